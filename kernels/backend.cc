@@ -23,7 +23,7 @@ namespace {
 constexpr bool kAuto = true;
 constexpr bool kByNameOnly = false;
 
-const std::vector<BackendEntry> kRegistry = {
+constexpr BackendEntry kRegistry[] = {
 #if defined(ATTEND_WITH_CUDA)
     {"cuda", "fused kernels on an NVIDIA GPU", kAuto, MakeCudaBackend, CudaDeviceCount},
 #endif
