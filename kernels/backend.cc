@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #if defined(ATTEND_WITH_CUDA)
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/unfused/unfused_backend.h"
+#include "kernels/cuda/unfused/unfused_cuda_backend.h"
 #endif
 #if defined(ATTEND_WITH_CPU)
 #include "kernels/cpu/cpu_backend.h"
