@@ -18,7 +18,8 @@ enum class BatchReason : uint8_t {
   kFull,     // a budget of requests, FLOPs or bytes was reached
 };
 
-// Where a request was when it was cancelled or its deadline passed.
+// Where a request was when it was cancelled or its deadline passed: kLaunched when any of its
+// tasks had been given to a worker.
 enum class EndStage : uint8_t { kQueue, kLaunched };
 
 struct BatchRecord {
@@ -34,12 +35,16 @@ struct BatchRecord {
   BatchReport report;
 };
 
-// Called from engine threads, never under a lock. Implementations are thread-safe and quick.
+// Called from engine threads and from threads that call the engine, never under a lock, and for
+// each request before its `done`. Implementations are thread-safe and quick.
 class EngineObserver {
  public:
   virtual ~EngineObserver() = default;
   virtual void OnBatch(const BatchRecord&) {}
-  virtual void OnQueueTime(double /*seconds*/) {}  // once a request, when it leaves the queue
+  // Once a request that was queued: when its first task is launched, or when it ends unlaunched.
+  virtual void OnQueueTime(double /*seconds*/) {}
+  // At most once a request each; a launched request that was cancelled or came too late may still
+  // end with OK.
   virtual void OnCancelled(EndStage) {}
   virtual void OnExpired(EndStage) {}
   virtual void OnAllocationFailure(std::string_view /*pool: "staging" or "device"*/) {}

@@ -24,7 +24,7 @@ inline constexpr int kPriorityCount = 3;
 // What the engine learned about one request, for the reply and for metrics. Seconds; a request
 // whose tasks ran in several batches gets sums for stages and the largest batch for sizes.
 struct RequestReport {
-  double queue_seconds = 0;
+  double queue_seconds = 0;  // until the first task was launched, or the request ended unlaunched
   double copy_in_seconds = 0;
   double kernel_seconds = 0;
   double copy_out_seconds = 0;
