@@ -159,19 +159,20 @@ absl::StatusOr<EncodedRequest> EncodedRequest::Make(const AttendInputs& inputs,
   return encoded;
 }
 
-absl::StatusOr<grpc::ByteBuffer> EncodedRequest::Message(BufferPool& pool,
-                                                         std::optional<uint64_t> stream_id) const {
-  std::string envelope;
-  if (stream_id.has_value()) {
-    StringOutputStream sink(&envelope);
+absl::StatusOr<grpc::ByteBuffer> EncodedRequest::Message(
+    BufferPool& pool, const std::optional<Envelope>& envelope) const {
+  std::string before;
+  if (envelope.has_value()) {
+    v1::AttendStreamRequest small;
+    small.set_id(envelope->id);
+    if (envelope->timeout_seconds > 0) small.set_timeout_seconds(envelope->timeout_seconds);
+    before = small.SerializeAsString();
+    StringOutputStream sink(&before);  // appends
     CodedOutputStream out(&sink);
-    out.WriteTag(WireFormatLite::MakeTag(v1::AttendStreamRequest::kIdFieldNumber,
-                                         WireFormatLite::WIRETYPE_VARINT));
-    out.WriteVarint64(*stream_id);
     out.WriteTag(LengthDelimitedTag(v1::AttendStreamRequest::kAttendFieldNumber));
     out.WriteVarint64(size_);
   }
-  const size_t total = envelope.size() + size_;
+  const size_t total = before.size() + size_;
   BufferPool::Buffer buffer = pool.Take(total);
   if (buffer.data == nullptr) {
     return absl::ResourceExhaustedError(
@@ -182,7 +183,7 @@ absl::StatusOr<grpc::ByteBuffer> EncodedRequest::Message(BufferPool& pool,
     if (size > 0) std::memcpy(cursor, data, size);
     cursor += size;
   };
-  put(envelope.data(), envelope.size());
+  put(before.data(), before.size());
   put(header_.data(), header_.size());
   for (const Part& part : parts_) {
     put(part.prefix.data(), part.prefix.size());

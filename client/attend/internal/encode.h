@@ -31,11 +31,17 @@ class EncodedRequest {
                                              const AttendOptions& options,
                                              std::string_view request_id);
 
-  // A message in a buffer of `pool`: an AttendRequest, or with `stream_id` an AttendStreamRequest
+  // What an AttendStreamRequest adds.
+  struct Envelope {
+    uint64_t id = 0;
+    double timeout_seconds = 0;  // sent when > 0
+  };
+
+  // A message in a buffer of `pool`: an AttendRequest, or with `envelope` an AttendStreamRequest
   // that holds it. Reads the caller's tensors; may be called again for a retry.
   // RESOURCE_EXHAUSTED when the host has no memory for it.
   absl::StatusOr<grpc::ByteBuffer> Message(BufferPool& pool,
-                                           std::optional<uint64_t> stream_id) const;
+                                           const std::optional<Envelope>& envelope) const;
 
   size_t size_bytes() const { return size_; }
 

@@ -230,7 +230,9 @@ class StreamTransport : public Transport {
                                  Done done) override {
     const uint64_t id = next_id_.fetch_add(1, std::memory_order_relaxed);
     ChannelPool::Slot* const slot = &channels_->Pick();
-    absl::StatusOr<grpc::ByteBuffer> message = request.Message(*buffers_, id);
+    const std::chrono::duration<double> left = deadline - std::chrono::system_clock::now();
+    absl::StatusOr<grpc::ByteBuffer> message =
+        request.Message(*buffers_, EncodedRequest::Envelope{id, left.count()});
     if (!message.ok()) {
       done(Failed(message.status()));
       return nullptr;
