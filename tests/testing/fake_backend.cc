@@ -122,7 +122,9 @@ class FakeExecutor final : public Executor {
     if (bytes > device_->batch_bytes_limit) {
       return absl::ResourceExhaustedError("the fake device is too small for this batch");
     }
-    if (device_->failures_.empty()) return absl::OkStatus();
+    if (device_->failures_.empty()) {
+      return device_->judge ? device_->judge(batch) : absl::OkStatus();
+    }
     absl::Status status = std::move(device_->failures_.front());
     device_->failures_.pop_front();
     return status;

@@ -41,6 +41,8 @@ class FakeDevice {
   std::function<KernelClass(const AttentionTask&)> classify;  // default: by dtype
   std::function<int64_t(const AttentionTask&)> device_bytes;  // default: 0
   std::function<void(const AttentionTask&)> compute;          // default: nothing
+  // What Run answers, by its tasks, when no FailNext order stands. Default: OK.
+  std::function<absl::Status(const AttentionBatch&)> judge;
   int64_t batch_bytes_limit = INT64_MAX;  // a batch of more device_bytes is RESOURCE_EXHAUSTED
   int64_t staging_limit = INT64_MAX;      // AllocateStaging past this sum is RESOURCE_EXHAUSTED
 
