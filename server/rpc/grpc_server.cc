@@ -1,0 +1,86 @@
+#include "server/rpc/grpc_server.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "grpc/support/log.h"
+#include "grpcpp/ext/proto_server_reflection_plugin.h"
+#include "grpcpp/server_builder.h"
+
+namespace attend {
+namespace {
+
+int Milliseconds(std::chrono::milliseconds duration) {
+  return static_cast<int>(std::min<int64_t>(duration.count(), std::numeric_limits<int>::max()));
+}
+
+int BoundedInt(int64_t value) {
+  return static_cast<int>(std::min<int64_t>(value, std::numeric_limits<int>::max()));
+}
+
+void (*log_sink)(int, const char*) = nullptr;
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
+    const GrpcServerOptions& options, std::shared_ptr<grpc::ServerCredentials> credentials,
+    const std::vector<grpc::Service*>& services) {
+  if (options.reflection) grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  grpc::ServerBuilder builder;
+  // Without this a second server on the port would take a random half of the connections.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.SetMaxReceiveMessageSize(BoundedInt(options.max_receive_message_bytes));
+  builder.SetMaxSendMessageSize(-1);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_streams_per_connection);
+  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, BoundedInt(options.max_metadata_bytes));
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
+                             Milliseconds(options.handshake_timeout));
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, Milliseconds(options.keepalive_time));
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
+                             Milliseconds(options.keepalive_timeout));
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                             Milliseconds(options.min_client_ping_interval));
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  if (options.max_connection_age.count() > 0) {
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS,
+                               Milliseconds(options.max_connection_age));
+  }
+  if (options.max_connection_idle.count() > 0) {
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS,
+                               Milliseconds(options.max_connection_idle));
+  }
+  int port = 0;
+  builder.AddListeningPort(options.listen, std::move(credentials), &port);
+  for (grpc::Service* service : services) builder.RegisterService(service);
+  std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  const bool is_unix = absl::StartsWith(options.listen, "unix:");
+  if (server == nullptr || (port == 0 && !is_unix)) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot listen on ", options.listen,
+                     " for gRPC: the address is taken or not of this host"));
+  }
+  return std::unique_ptr<GrpcServer>(new GrpcServer(std::move(server), is_unix ? 0 : port));
+}
+
+GrpcServer::GrpcServer(std::unique_ptr<grpc::Server> server, int port)
+    : server_(std::move(server)), port_(port) {}
+
+GrpcServer::~GrpcServer() { Shutdown(Clock::now()); }
+
+void GrpcServer::Shutdown(Clock::time_point deadline) {
+  const auto left =
+      std::chrono::duration_cast<std::chrono::system_clock::duration>(deadline - Clock::now());
+  server_->Shutdown(std::chrono::system_clock::now() + left);
+  server_->Wait();
+}
+
+void RedirectGrpcLog(void (*sink)(int severity, const char* message)) {
+  log_sink = sink;
+  gpr_set_log_function(
+      [](gpr_log_func_args* args) { log_sink(static_cast<int>(args->severity), args->message); });
+}
+
+}  // namespace attend

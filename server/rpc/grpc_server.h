@@ -1,0 +1,70 @@
+// The gRPC listener: limits, credentials and the services of one server.
+
+#ifndef ATTEND_SERVER_RPC_GRPC_SERVER_H_
+#define ATTEND_SERVER_RPC_GRPC_SERVER_H_
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "grpcpp/security/server_credentials.h"
+#include "grpcpp/server.h"
+#include "server/engine/request.h"
+
+namespace attend {
+
+struct GrpcServerOptions {
+  std::string listen = "127.0.0.1:50051";  // host:port or unix:/path; port 0 takes a free one
+
+  // gRPC holds a whole message before anyone can refuse it, so this is no larger than the service
+  // needs: 256 MiB is q, k and v of 10,000 rows of 32 heads of 128 in 16 bits.
+  int64_t max_receive_message_bytes = int64_t{256} << 20;
+  int max_streams_per_connection = 1024;  // calls at once; more wait at the client
+  int64_t max_metadata_bytes = 16 << 10;  // headers of one call
+
+  // A connection that has not finished its handshakes by then is closed.
+  std::chrono::milliseconds handshake_timeout{10000};
+  // A silent connection is probed after this, and closed when no answer comes within the other.
+  std::chrono::milliseconds keepalive_time{60000};
+  std::chrono::milliseconds keepalive_timeout{20000};
+  // A client that probes more often than this, twice, is told to go away.
+  std::chrono::milliseconds min_client_ping_interval{10000};
+  // Connections older than this are asked to reconnect, so that load balancers can move them. 0:
+  // never.
+  std::chrono::milliseconds max_connection_age{0};
+  std::chrono::milliseconds max_connection_idle{0};  // 0: never closed
+
+  bool reflection = true;
+};
+
+class GrpcServer {
+ public:
+  // Serves `services` (kept by the caller, alive until after Shutdown) from now on. UNAVAILABLE
+  // when the address is taken or cannot be bound.
+  static absl::StatusOr<std::unique_ptr<GrpcServer>> Start(
+      const GrpcServerOptions& options, std::shared_ptr<grpc::ServerCredentials> credentials,
+      const std::vector<grpc::Service*>& services);
+  ~GrpcServer();
+
+  int port() const { return port_; }  // 0 for a Unix socket
+
+  // No new calls; waits for open ones, cancelling at the deadline those that are left.
+  void Shutdown(Clock::time_point deadline);
+
+ private:
+  GrpcServer(std::unique_ptr<grpc::Server> server, int port);
+  const std::unique_ptr<grpc::Server> server_;
+  const int port_;
+};
+
+// Sends gRPC's own log lines to `sink` from now on, instead of stderr. `severity`: 0 debug, 1 info,
+// 2 error. Call before the first use of gRPC.
+void RedirectGrpcLog(void (*sink)(int severity, const char* message));
+
+}  // namespace attend
+
+#endif  // ATTEND_SERVER_RPC_GRPC_SERVER_H_
