@@ -31,32 +31,34 @@ struct AttendInputs {
 // Defaults ask for plain dense attention. An option that the server lacks is refused with
 // UNIMPLEMENTED, never ignored.
 struct AttendOptions {
-  std::optional<float> scale;           // multiplies q.k; default 1/sqrt(D); any finite value
-  bool causal = false;                  // query i sees key j only if j <= i + Sk - Sq
-  std::optional<int64_t> window_left;   // keys kept before a query's position; absent: all
-  std::optional<int64_t> window_right;  // keys kept after it; absent: all
-  std::optional<float> softcap;         // softcap * tanh(score / softcap); absent or 0: off
-  bool return_lse = false;              // also the natural log-sum-exp of each row
+  std::optional<float> scale = {};           // multiplies q.k; default 1/sqrt(D); any finite value
+  bool causal = false;                       // query i sees key j only if j <= i + Sk - Sq
+  std::optional<int64_t> window_left = {};   // keys kept before a query's position; absent: all
+  std::optional<int64_t> window_right = {};  // keys kept after it; absent: all
+  std::optional<float> softcap = {};         // softcap * tanh(score / softcap); absent or 0: off
+  bool return_lse = false;                   // also the natural log-sum-exp of each row
 
-  std::optional<TensorRef> bias;  // [B or 1, Hq or 1, Sq or 1, Sk]; B absent for one sequence
-  std::optional<TensorRef> alibi_slopes;  // fp32 [Hq]
-  std::optional<TensorRef> sinks;         // fp32 [Hq], natural-log units
+  std::optional<TensorRef> bias = {};  // [B or 1, Hq or 1, Sq or 1, Sk]; B absent for one sequence
+  std::optional<TensorRef> alibi_slopes = {};  // fp32 [Hq]
+  std::optional<TensorRef> sinks = {};         // fp32 [Hq], natural-log units
 
-  std::vector<int64_t> q_lens;        // padded batch: real rows of each sequence
-  std::vector<int64_t> kv_lens;       //
-  std::vector<int64_t> cu_seqlens_q;  // ragged batch: first 0, non-decreasing, last = total rows
-  std::vector<int64_t> cu_seqlens_k;  //
+  // Padded batch: real rows of each sequence.
+  std::vector<int64_t> q_lens = {};
+  std::vector<int64_t> kv_lens = {};
+  // Ragged batch: first 0, non-decreasing, last = total rows.
+  std::vector<int64_t> cu_seqlens_q = {};
+  std::vector<int64_t> cu_seqlens_k = {};
 
   Priority priority = Priority::kNormal;
   // At most 128 printable ASCII characters, for logs and errors; made up when empty.
-  std::string request_id;
+  std::string request_id = {};
   // The whole call, retries included. Absent: ClientOptions::default_timeout.
-  std::optional<std::chrono::nanoseconds> timeout;
+  std::optional<std::chrono::nanoseconds> timeout = {};
 
   // Where to put the outputs; empty: new memory. Exact sizes in bytes, or the call fails. Their
   // content is undefined when the call fails.
-  std::span<std::byte> o_destination;
-  std::span<std::byte> lse_destination;
+  std::span<std::byte> o_destination = {};
+  std::span<std::byte> lse_destination = {};
 };
 
 // How the server handled the request. Seconds.

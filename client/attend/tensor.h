@@ -35,7 +35,7 @@ using Shape = std::vector<int64_t>;
 // element size; a call that finds otherwise is refused before anything is sent.
 struct TensorRef {
   DataType dtype = DataType::kFp32;
-  Shape shape;
+  Shape shape = {};
   const void* data = nullptr;  // may be null only when size_bytes is 0
   size_t size_bytes = 0;
 
