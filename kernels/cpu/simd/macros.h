@@ -1,0 +1,19 @@
+// Compiler hints of the micro-kernels.
+
+#ifndef ATTEND_KERNELS_CPU_SIMD_MACROS_H_
+#define ATTEND_KERNELS_CPU_SIMD_MACROS_H_
+
+// Never emitted on its own, so that no other file can link to it. Lambdas need it too: inside a
+// function for a wider instruction set they do not inherit it everywhere.
+#define ATTEND_INLINE static inline __attribute__((always_inline))
+
+// Loops over registers must be unrolled completely, loops over memory not at all.
+#if defined(__clang__)
+#define ATTEND_UNROLL _Pragma("unroll")
+#define ATTEND_NO_UNROLL _Pragma("nounroll")
+#else
+#define ATTEND_UNROLL _Pragma("GCC unroll 16")
+#define ATTEND_NO_UNROLL _Pragma("GCC unroll 1")
+#endif
+
+#endif  // ATTEND_KERNELS_CPU_SIMD_MACROS_H_
