@@ -51,7 +51,7 @@ def queries():
 
 
 def names_in(text):
-    """Metric names in PromQL or the like; names of recording rules (with colons) are not metrics."""
+    """Metric names in PromQL or the like; recording rules (names with colons) are not metrics."""
     text = re.sub(r"\w+:\w+:\w+", " ", text)
     return set(re.findall(r"\b(?:attend|process)_[a-z0-9_]+\b", text))
 
