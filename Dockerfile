@@ -29,15 +29,8 @@ COPY . /src
 RUN PATH=$PATH:/usr/local/cuda/bin /src/deploy/image_build
 
 # ---- run: the two programs and the packages of the libraries that they load -----------------------
-FROM ${CPU_IMAGE} AS run-cpu
-COPY --from=compiled-cpu /out/packages /tmp/packages
-RUN apt-get -qq update \
-    && xargs -r env DEBIAN_FRONTEND=noninteractive apt-get -qq -y install --no-install-recommends \
-       </tmp/packages >/dev/null \
-    && rm -rf /var/lib/apt/lists/* /var/cache/apt /var/log/* /tmp/packages
-COPY --from=compiled-cpu /out/bin/ /usr/local/bin/
-
-FROM ${CUDA_RUN_IMAGE} AS run-cuda
+FROM ${CUDA_RUN_IMAGE} AS cuda
+ARG CUDA_RUN_IMAGE
 COPY --from=compiled-cuda /out/packages /tmp/packages
 RUN apt-get -qq update \
     && xargs -r env DEBIAN_FRONTEND=noninteractive apt-get -qq -y install --no-install-recommends \
@@ -46,3 +39,49 @@ RUN apt-get -qq update \
 COPY --from=compiled-cuda /out/bin/ /usr/local/bin/
 # What the NVIDIA container toolkit mounts into the container: the driver's library and nvidia-smi.
 ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
+ARG VERSION=0.1.0
+ARG REVISION=unknown
+ARG CREATED=
+LABEL org.opencontainers.image.title="attend" \
+      org.opencontainers.image.description="Attention server: batches Q, K, V requests into fused kernel launches" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="$VERSION" \
+      org.opencontainers.image.revision="$REVISION" \
+      org.opencontainers.image.created="$CREATED" \
+      org.opencontainers.image.base.name="$CUDA_RUN_IMAGE"
+# Inside a container loopback reaches nobody: listen on all addresses, publish ports with care.
+ENV ATTEND_LISTEN=0.0.0.0:50051 ATTEND_HTTP_LISTEN=0.0.0.0:9464
+USER 10001:10001
+EXPOSE 50051 9464
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \
+  CMD ["attend", "health", "--addr=127.0.0.1:50051"]
+ENTRYPOINT ["attend-server"]
+
+# Last, and so the default target.
+FROM ${CPU_IMAGE} AS cpu
+ARG CPU_IMAGE
+COPY --from=compiled-cpu /out/packages /tmp/packages
+RUN apt-get -qq update \
+    && xargs -r env DEBIAN_FRONTEND=noninteractive apt-get -qq -y install --no-install-recommends \
+       </tmp/packages >/dev/null \
+    && rm -rf /var/lib/apt/lists/* /var/cache/apt /var/log/* /tmp/packages
+COPY --from=compiled-cpu /out/bin/ /usr/local/bin/
+ARG VERSION=0.1.0
+ARG REVISION=unknown
+ARG CREATED=
+LABEL org.opencontainers.image.title="attend" \
+      org.opencontainers.image.description="Attention server: batches Q, K, V requests into fused kernel launches" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="$VERSION" \
+      org.opencontainers.image.revision="$REVISION" \
+      org.opencontainers.image.created="$CREATED" \
+      org.opencontainers.image.base.name="$CPU_IMAGE"
+# Inside a container loopback reaches nobody: listen on all addresses, publish ports with care.
+ENV ATTEND_LISTEN=0.0.0.0:50051 ATTEND_HTTP_LISTEN=0.0.0.0:9464
+USER 10001:10001
+EXPOSE 50051 9464
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \
+  CMD ["attend", "health", "--addr=127.0.0.1:50051"]
+ENTRYPOINT ["attend-server"]

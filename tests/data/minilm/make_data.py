@@ -136,7 +136,8 @@ def default_model():
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", type=pathlib.Path, help="folder with model.safetensors, vocab.txt")
+    parser.add_argument("--model", type=pathlib.Path,
+                        help="folder with model.safetensors, vocab.txt")
     parser.add_argument("--out", type=pathlib.Path, default=HERE)
     arguments = parser.parse_args()
     model = arguments.model or default_model()
