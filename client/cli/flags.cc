@@ -164,6 +164,12 @@ bool FlagSet::given(std::string_view name) const {
   return false;
 }
 
+std::vector<std::pair<std::string, std::string>> FlagSet::Settings() const {
+  std::vector<std::pair<std::string, std::string>> settings;
+  for (const Flag& flag : flags_) settings.emplace_back(flag.name, flag.value());
+  return settings;
+}
+
 std::string FlagSet::Help() const {
   std::string help = absl::StrCat(summary_, "\n\nUsage: ", command_, " [flags]\n");
   const std::string* group = nullptr;

@@ -51,6 +51,9 @@ class FlagSet {
   // Whether the command line or the environment gave `name`.
   bool given(std::string_view name) const;
 
+  // Name and present value of every flag; an empty value for one that has none.
+  std::vector<std::pair<std::string, std::string>> Settings() const;
+
   std::string Help() const;
 
  private:
@@ -64,6 +67,7 @@ class FlagSet {
     bool is_bool = false;
     bool given = false;
     std::function<bool(std::string_view)> set;  // false: malformed
+    std::function<std::string()> value;
   };
 
   Flag* Find(std::string_view name);
@@ -117,7 +121,7 @@ void FlagSet::Add(std::string name, T* variable, std::string unit, std::string h
   flag.group = group_;
   flag.is_bool = std::is_same_v<T, bool>;
   if constexpr (internal::IsOptional<T>::value) {
-    if (variable->has_value()) flag.default_text = FormatValue(**variable);
+    flag.value = [variable] { return variable->has_value() ? FormatValue(**variable) : ""; };
     flag.set = [variable](std::string_view text) {
       typename T::value_type value{};
       if (!ParseValue(text, &value)) return false;
@@ -125,7 +129,7 @@ void FlagSet::Add(std::string name, T* variable, std::string unit, std::string h
       return true;
     };
   } else {
-    flag.default_text = FormatValue(*variable);
+    flag.value = [variable] { return FormatValue(*variable); };
     flag.set = [variable](std::string_view text) {
       T value{};
       if (!ParseValue(text, &value)) return false;
@@ -133,6 +137,7 @@ void FlagSet::Add(std::string name, T* variable, std::string unit, std::string h
       return true;
     };
   }
+  flag.default_text = flag.value();
   flags_.push_back(std::move(flag));
 }
 
