@@ -18,8 +18,8 @@ struct DeviceTask {
   const void* k;
   const void* v;
   void* o;
-  float* lse;         // [heads_q, padded_q]; null: not wanted
-  const void* bias;   // null: none
+  float* lse;                 // [heads_q, padded_q]; null: not wanted
+  const void* bias;           // null: none
   const float* alibi_slopes;  // [heads_q]; null: none
   const float* sinks;         // [heads_q]; null: none
 

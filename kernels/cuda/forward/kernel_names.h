@@ -8,6 +8,7 @@
 namespace attend::cuda {
 
 inline constexpr std::string_view kForwardSm90Name = "forward_sm90";
+inline constexpr std::string_view kDecodeSm90Name = "decode_sm90";
 inline constexpr std::string_view kForwardSm80Name = "forward_sm80";
 inline constexpr std::string_view kDecodeSm80Name = "decode_sm80";
 inline constexpr std::string_view kForwardFp32Name = "forward_fp32";
@@ -16,8 +17,8 @@ inline constexpr std::string_view kPadName = "pad";        // writes padded rows
 inline constexpr std::string_view kRepackName = "repack";  // odd head sizes and alignments
 
 inline constexpr std::string_view kForwardKernelNames[] = {
-    kForwardSm90Name, kForwardSm80Name, kDecodeSm80Name, kForwardFp32Name,
-    kMergeName,       kPadName,         kRepackName};
+    kForwardSm90Name, kDecodeSm90Name, kForwardSm80Name, kDecodeSm80Name,
+    kForwardFp32Name, kMergeName,      kPadName,         kRepackName};
 
 }  // namespace attend::cuda
 
