@@ -1,0 +1,34 @@
+// Launches, and the merge of chunks.
+
+#include "kernels/cuda/forward/sm90/sm90_launch.h"
+#include "kernels/cuda/forward/sm90/sm90_merge.cuh"
+
+namespace attend::cuda::sm90 {
+
+cudaError_t PrepareKernel(const Sm90Kernel& kernel) {
+  return cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              static_cast<int>(kernel.shared_bytes));
+}
+
+cudaError_t LaunchKernel(const Sm90Kernel& kernel, int blocks, const Sm90Launch& launch,
+                         cudaStream_t stream) {
+  Sm90Launch argument = launch;
+  void* arguments[] = {&argument};
+  return cudaLaunchKernel(kernel.function, dim3(static_cast<unsigned>(blocks)),
+                          dim3(static_cast<unsigned>(kernel.threads)), arguments,
+                          kernel.shared_bytes, stream);
+}
+
+cudaError_t LaunchMerge(const Sm90Merge& merge, int64_t rows, bool bf16, cudaStream_t stream) {
+  const int64_t blocks = (rows + kMergeRows - 1) / kMergeRows;
+  if (blocks > INT32_MAX) return cudaErrorInvalidConfiguration;
+  const dim3 grid(static_cast<unsigned>(blocks));
+  if (bf16) {
+    MergeKernel<__nv_bfloat16><<<grid, 32 * kMergeRows, 0, stream>>>(merge);
+  } else {
+    MergeKernel<__half><<<grid, 32 * kMergeRows, 0, stream>>>(merge);
+  }
+  return cudaGetLastError();
+}
+
+}  // namespace attend::cuda::sm90

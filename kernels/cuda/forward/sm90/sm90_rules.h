@@ -1,0 +1,39 @@
+// Numbers of the host's planning, with their reasons. Figures: kernels/cuda/notes/sm90.md.
+
+#ifndef ATTEND_KERNELS_CUDA_FORWARD_SM90_SM90_RULES_H_
+#define ATTEND_KERNELS_CUDA_FORWARD_SM90_SM90_RULES_H_
+
+#include <cstdint>
+
+namespace attend::cuda::sm90 {
+
+// Query rows of the ordinary tiles and of the decode tile.
+inline constexpr int64_t kShortRows = 128;
+inline constexpr int64_t kDecodeRows = 64;
+
+// Up to this many query rows, one head would leave most of an ordinary tile empty.
+inline constexpr int64_t kDecodeQueries = 32;
+
+// A task that fills less than half of the 132 multiprocessors with ordinary tiles is cut smaller and
+// along its keys, if there are enough keys to share.
+inline constexpr int64_t kFewTiles = 66;
+inline constexpr int64_t kFewTilesKeys = 1024;
+
+// Keys are cut until a task has about four items for each multiprocessor of the largest part, so that
+// the last round is short; chunks under 512 keys would spend their time on starting and merging.
+inline constexpr int64_t kEnoughItems = 4 * 132;
+inline constexpr int64_t kMinChunkKeys = 512;
+
+// From these lengths on the tiles of 192 query rows are faster than those of 128.
+inline constexpr int64_t kLongFromD64 = 0;
+inline constexpr int64_t kLongFromD64Masked = 1024;
+inline constexpr int64_t kLongFromD128 = 1024;
+inline constexpr int64_t kLongFromD128Masked = INT64_MAX;
+
+// K and V of the heads that are worked on together: a part of the 50 MB of L2 that leaves room for
+// Q, O and the next section. Sections much larger lose up to 17 % (S = 512, causal).
+inline constexpr int64_t kSectionBytes = int64_t{16} << 20;
+
+}  // namespace attend::cuda::sm90
+
+#endif  // ATTEND_KERNELS_CUDA_FORWARD_SM90_SM90_RULES_H_
