@@ -24,7 +24,7 @@ struct RunFlags {
   std::optional<double> scale, softcap;
   std::string priority = "normal";
   std::string expect, expect_lse;
-  std::optional<double> tolerance;
+  std::optional<double> tolerance, lse_tolerance;
   std::string output = "text";
 };
 
@@ -58,6 +58,8 @@ void AddFlags(RunFlags& run, FlagSet& flags) {
   flags.Add("tolerance", &run.tolerance, "NUMBER",
             "largest error as a share of the largest expected value; without it 1e-5 for fp32, "
             "2e-3 for fp16, 1.6e-2 for bf16");
+  flags.Add("lse-tolerance", &run.lse_tolerance, "NUMBER",
+            "the same for the log-sum-exp; without it 1e-5 for fp32 inputs, 1e-4 for the others");
   flags.Add("output", &run.output, "text|json", "form of the summary on standard output");
 }
 
@@ -245,15 +247,19 @@ absl::Status Finish(const RunFlags& run, const client::AttendResult& result, dou
   }
   if (!status.ok()) return status;
   std::vector<Check> checks;
+  const bool fp32 = result.o.dtype() == client::DataType::kFp32;
   const double tolerance = run.tolerance.value_or(DefaultTolerance(result.o.dtype()));
+  const double lse_tolerance = run.lse_tolerance.value_or(fp32 ? 1e-5 : 1e-4);
   const struct {
     const char* name;
     const std::string& path;
     const client::Tensor& tensor;
-  } rows[] = {{"o", run.expect, result.o}, {"lse", run.expect_lse, result.lse}};
+    double tolerance;
+  } rows[] = {{"o", run.expect, result.o, tolerance},
+              {"lse", run.expect_lse, result.lse, lse_tolerance}};
   for (const auto& row : rows) {
     if (row.path.empty()) continue;
-    absl::StatusOr<Comparison> comparison = CompareWithFile(row.path, row.tensor, tolerance);
+    absl::StatusOr<Comparison> comparison = CompareWithFile(row.path, row.tensor, row.tolerance);
     if (!comparison.ok()) return comparison.status();
     *wrong |= !comparison->within;
     checks.push_back({row.name, row.path, *comparison});
@@ -273,7 +279,9 @@ std::string CheckFlags(RunFlags& run) {
   if (run.dtype && *run.dtype != "fp32" && *run.dtype != "fp16" && *run.dtype != "bf16") {
     return "--dtype: is fp32, fp16 or bf16";
   }
-  if (run.tolerance && !(*run.tolerance >= 0)) return "--tolerance: is a number from 0 up";
+  for (const std::optional<double>& tolerance : {run.tolerance, run.lse_tolerance}) {
+    if (tolerance && !(*tolerance >= 0)) return "--tolerance, --lse-tolerance: are 0 or more";
+  }
   if (run.priority == "low") {
     run.options.priority = client::Priority::kLow;
   } else if (run.priority == "high") {

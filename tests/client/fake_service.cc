@@ -191,6 +191,10 @@ void FakeServer::SetPushback(std::string milliseconds) {
   pushback_ = std::move(milliseconds);
 }
 
+void FakeServer::SetServing(bool serving) {
+  server_->GetHealthCheckService()->SetServingStatus(serving);
+}
+
 void FakeServer::Hold() {
   std::lock_guard lock(mutex_);
   held_ = true;

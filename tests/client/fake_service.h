@@ -42,6 +42,8 @@ class FakeServer {
   size_t peers() const;
   Metadata last_metadata() const;
 
+  // What grpc.health.v1 says of the server as a whole.
+  void SetServing(bool serving);
   // Holds every answer back until Release().
   void Hold();
   void Release();

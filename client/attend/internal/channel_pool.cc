@@ -1,5 +1,6 @@
 #include "attend/internal/channel_pool.h"
 
+#include <climits>
 #include <fstream>
 #include <sstream>
 #include <utility>
@@ -50,6 +51,9 @@ absl::Status CheckOptions(const std::string& target, const ClientOptions& option
   }
   if (options.idle_buffer_bytes < 0) {
     return absl::InvalidArgumentError("idle_buffer_bytes: must not be negative");
+  }
+  if (options.keepalive_time.count() < 0 || options.keepalive_time.count() > INT_MAX) {
+    return absl::InvalidArgumentError("keepalive_time: is 0 to 2^31 - 1 milliseconds");
   }
   const TlsOptions& tls = options.tls;
   if (!tls.enabled && !(tls.ca_file.empty() && tls.cert_file.empty() && tls.key_file.empty() &&

@@ -152,10 +152,9 @@ def main():
             return
         rounded = [x.astype(np.float16) for x in (q, k, v)]
         o, lse = attention(*(x.astype(np.float64) for x in rounded))
-        for name, array in zip("qkv", rounded):
-            np.save(arguments.out / f"layer{layer}_{name}.npy", array)
-        np.save(arguments.out / f"layer{layer}_o.npy", o.astype(np.float32))
-        np.save(arguments.out / f"layer{layer}_lse.npy", lse.astype(np.float32))
+        arrays = dict(zip("qkv", rounded), o=o.astype(np.float32), lse=lse.astype(np.float32))
+        for name, array in arrays.items():
+            np.save(arguments.out / f"layer{layer}_{name}.npy", np.ascontiguousarray(array))
 
     last = run(load_safetensors(model / "model.safetensors"), ids[:TOKENS], store)
     print(f"{len(ids)} tokens, {TOKENS} used; mean of the last layer {last.mean():.6f}")
