@@ -95,7 +95,7 @@ absl::Status ValidateTensor(const std::string& field, const TensorView& view) {
     return InvalidField(strides, absl::StrCat("row stride is ", view.row_stride,
                                               ", below the head dimension ", view.columns));
   }
-  if (view.heads > 1 && view.head_stride < view.columns) {
+  if (view.rows > 0 && view.heads > 1 && view.head_stride < view.columns) {
     return InvalidField(strides, absl::StrCat("head stride is ", view.head_stride,
                                               ", below the head dimension ", view.columns));
   }

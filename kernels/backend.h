@@ -49,6 +49,7 @@ class FeatureSet {
   constexpr bool Has(Feature feature) const {
     return (bits_ & static_cast<uint32_t>(feature)) != 0;
   }
+  constexpr void Add(Feature feature) { bits_ |= static_cast<uint32_t>(feature); }
   constexpr uint32_t bits() const { return bits_; }
 
  private:

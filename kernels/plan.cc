@@ -31,8 +31,8 @@ TaskPlan PlanTask(const AttentionTask& task, const PlanRule& rule) {
   plan.chunk_keys = std::max<int64_t>(task.seqlen_k, 1);
   const int64_t tiles = plan.heads * plan.row_tiles;
   if (tiles > 0 && tiles < rule.enough_items && task.seqlen_k > rule.min_chunk_keys) {
-    const int64_t wanted = std::min(CeilDiv(rule.enough_items, tiles),
-                                    CeilDiv(task.seqlen_k, rule.min_chunk_keys));
+    const int64_t wanted =
+        std::min(CeilDiv(rule.enough_items, tiles), task.seqlen_k / rule.min_chunk_keys);
     plan.chunk_keys = CeilDiv(CeilDiv(task.seqlen_k, wanted), rule.key_block) * rule.key_block;
     plan.chunks = CeilDiv(task.seqlen_k, plan.chunk_keys);
   }

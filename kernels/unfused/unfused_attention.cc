@@ -180,17 +180,23 @@ const float* UnfusedAttention::ValuePanels(const AttentionTask& task, int64_t kv
 }
 
 void UnfusedAttention::ConvertKeysAndValues(const AttentionTask& task) {
-  values_finite_.assign(static_cast<size_t>(task.heads_k()), 1);
+  wild_keys_.resize(static_cast<size_t>(task.heads_k()));
   oneapi::tbb::parallel_for(int64_t{0}, task.heads_k(), [&](int64_t head) {
-    float* rows = Scratch(task.seqlen_k * std::max(task.head_dim(), task.head_dim_v()));
+    const int64_t columns = task.head_dim_v();
+    float* rows = Scratch(task.seqlen_k * std::max(task.head_dim(), columns));
     GatherRows(task.k, head, 0, task.seqlen_k, rows);
     PackTransposedPanels(rows, task.head_dim(), task.seqlen_k,
                          const_cast<float*>(KeyPanels(task, head)));
     GatherRows(task.v, head, 0, task.seqlen_k, rows);
-    PackPanels(rows, task.seqlen_k, task.head_dim_v(), const_cast<float*>(ValuePanels(task, head)));
-    const int64_t count = task.seqlen_k * task.head_dim_v();
-    values_finite_[static_cast<size_t>(head)] =
-        std::all_of(rows, rows + count, [](float x) { return std::isfinite(x); }) ? 1 : 0;
+    std::vector<int64_t>& wild = wild_keys_[static_cast<size_t>(head)];
+    wild.clear();
+    for (int64_t j = 0; j < task.seqlen_k; ++j) {
+      float* value = rows + j * columns;
+      if (std::all_of(value, value + columns, [](float x) { return std::isfinite(x); })) continue;
+      std::fill(value, value + columns, 0.0f);
+      wild.push_back(j);
+    }
+    PackPanels(rows, task.seqlen_k, columns, const_cast<float*>(ValuePanels(task, head)));
   });
 }
 
@@ -221,32 +227,39 @@ void UnfusedAttention::ComputeProbabilities(const AttentionTask& task) {
   });
 }
 
+// 0 * NaN is NaN: values that are not finite stay out of the product and are added only to the rows
+// that see them.
+void UnfusedAttention::AddWildValues(const AttentionTask& task, int64_t head, int64_t row,
+                                     const float* probabilities, float* output) {
+  const int64_t kv_head = head / (task.heads_q() / task.heads_k());
+  const std::vector<int64_t>& wild = wild_keys_[static_cast<size_t>(kv_head)];
+  if (wild.empty()) return;
+  const KeyRange range = VisibleKeys(task.mask, row, task.seqlen_q, task.seqlen_k);
+  float value[kMaxHeadDim];
+  for (const int64_t j : wild) {
+    if (j < range.begin || j >= range.end) continue;
+    if (!task.bias.absent() && BiasAt(task, head, row, j) == -kInfinity) continue;
+    ToFloats(RowOf(task.v, j, kv_head), task.v.dtype, task.head_dim_v(), value);
+    for (int64_t c = 0; c < task.head_dim_v(); ++c) output[c] += probabilities[j] * value[c];
+  }
+}
+
 void UnfusedAttention::ComputeOutputs(const AttentionTask& task) {
   const int64_t group = task.heads_q() / task.heads_k();
   const int64_t columns = task.head_dim_v();
   const int64_t keys = task.seqlen_k;
   ForRowBlocks(task, [&](int64_t head, int64_t first, int64_t rows) {
-    float* probabilities = Scratch(rows * (keys + columns) + columns);
+    float* probabilities = Scratch(rows * (keys + columns));
     float* outputs = probabilities + rows * keys;
     ToFloats(ProbabilityRow(task, head, first), task.dtype(), rows * keys, probabilities);
     if (keys == 0) {
       std::fill(outputs, outputs + rows * columns, 0.0f);
-    } else if (values_finite_[static_cast<size_t>(head / group)] != 0) {
+    } else {
       Multiply(probabilities, keys, rows, keys, ValuePanels(task, head / group), columns, outputs,
                columns);
-    } else {
-      // 0 * NaN is NaN: the values of masked keys must not be touched at all.
-      float* value = outputs + rows * columns;
-      std::fill(outputs, outputs + rows * columns, 0.0f);
-      for (int64_t i = 0; i < rows; ++i) {
-        const KeyRange range = VisibleKeys(task.mask, first + i, task.seqlen_q, keys);
-        for (int64_t j = range.begin; j < range.end; ++j) {
-          if (!task.bias.absent() && BiasAt(task, head, first + i, j) == -kInfinity) continue;
-          ToFloats(RowOf(task.v, j, head / group), task.v.dtype, columns, value);
-          const float p = probabilities[i * keys + j];
-          for (int64_t c = 0; c < columns; ++c) outputs[i * columns + c] += p * value[c];
-        }
-      }
+    }
+    for (int64_t i = 0; i < rows; ++i) {
+      AddWildValues(task, head, first + i, probabilities + i * keys, outputs + i * columns);
     }
     for (int64_t i = 0; i < rows; ++i) {
       FromFloats(outputs + i * columns, columns, task.dtype(),

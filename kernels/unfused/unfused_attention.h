@@ -28,12 +28,12 @@ class UnfusedAttention {
   absl::Status Run(const AttentionTask& task, int64_t limit);
 
  private:
-  struct KeyValueHead;
-
   void ConvertKeysAndValues(const AttentionTask& task);
   void ComputeScores(const AttentionTask& task);
   void ComputeProbabilities(const AttentionTask& task);
   void ComputeOutputs(const AttentionTask& task);
+  void AddWildValues(const AttentionTask& task, int64_t head, int64_t row,
+                     const float* probabilities, float* output);
   float* Scratch(int64_t floats);
   float* ScoreRow(const AttentionTask& task, int64_t head, int64_t row) const;
   std::byte* ProbabilityRow(const AttentionTask& task, int64_t head, int64_t row) const;
@@ -47,7 +47,8 @@ class UnfusedAttention {
   float* keys_ = nullptr;               // panels of K^T, for each kv head
   float* values_ = nullptr;             // panels of V, for each kv head
   std::byte* probabilities_ = nullptr;  // [heads_q, seqlen_q, seqlen_k], inputs' dtype
-  std::vector<uint8_t> values_finite_;  // for each kv head
+  // For each kv head, the keys whose values are not all finite; their panels hold zeros.
+  std::vector<std::vector<int64_t>> wild_keys_;
   oneapi::tbb::enumerable_thread_specific<std::vector<float>> scratch_;
 };
 
