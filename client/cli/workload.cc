@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -25,12 +26,27 @@ uint64_t Mix(uint64_t seed, uint64_t index) {
   return z ^ (z >> 31);
 }
 
+// Elements drawn from a table of normal values: as good as normal ones here, and made in a fraction
+// of the time.
 std::vector<std::byte> NormalData(DType dtype, int64_t elements, uint64_t seed) {
-  std::vector<std::byte> data(static_cast<size_t>(elements * ByteSize(dtype)));
+  constexpr int64_t kTable = 1 << 16;
+  const auto size = static_cast<size_t>(ByteSize(dtype));
   std::mt19937_64 generator(seed);
-  std::normal_distribution<float> normal;
+  std::normal_distribution<double> normal;
+  std::vector<std::byte> table(static_cast<size_t>(kTable) * size);
+  for (int64_t i = 0; i < kTable; ++i) {
+    reference::StoreElement(table.data(), dtype, i, normal(generator));
+  }
+  std::vector<std::byte> data(static_cast<size_t>(elements) * size);
+  uint64_t picks = 0;  // four of 16 bits
   for (int64_t i = 0; i < elements; ++i) {
-    reference::StoreElement(data.data(), dtype, i, static_cast<double>(normal(generator)));
+    picks = i % 4 == 0 ? generator() : picks >> 16;
+    const size_t pick = (picks & 0xffff) * size;
+    if (size == 4) {
+      std::memcpy(data.data() + static_cast<size_t>(i) * 4, table.data() + pick, 4);
+    } else {
+      std::memcpy(data.data() + static_cast<size_t>(i) * 2, table.data() + pick, 2);
+    }
   }
   return data;
 }
