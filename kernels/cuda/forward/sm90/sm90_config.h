@@ -22,7 +22,7 @@ enum class MaxPolicy {
 // bf16 and is far from overflow in fp16 and in fp32 sums, and the accumulator is rescaled rarely.
 inline constexpr float kMaxLag = 8.0f;
 
-// kWarpgroups: math warpgroups of 64 rows. kKeys: keys of a block. kPingPong: warpgroups take turns
+// kWarpgroups: math warpgroups of 64 rows; one alone packs heads and cuts keys (decode). kKeys: keys of a block. kPingPong: warpgroups take turns
 // to issue products. kDirect: O leaves by plain stores, for lack of shared memory to stage it or
 // because rows are packed heads.
 template <class Element_, int kDim_, int kDimV_, int kWarpgroups_, int kKeys_, int kKvStages_,
@@ -38,6 +38,9 @@ struct TileConfig {
   static constexpr MaxPolicy kPolicy = kPolicy_;
   static constexpr bool kPingPong = kPingPong_;
   static constexpr bool kDirect = kDirect_;
+
+  // Rows may be packed heads, and items chunks of the keys.
+  static constexpr bool kDecode = kWarpgroups == 1;
 
   static constexpr int kRowsPerWarpgroup = 64;  // wgmma's M
   static constexpr int kRows = kWarpgroups * kRowsPerWarpgroup;
@@ -67,7 +70,7 @@ struct TileConfig {
   static constexpr uint32_t kOAt = kVAt + kKvStages * kVBytes;
   static constexpr uint32_t kControlAt = kOAt + kOBytes;
   // struct Control, checked there.
-  static constexpr uint32_t kControlBytes = kKvStages > 2 ? 768 : 640;
+  static constexpr uint32_t kControlBytes = kKvStages > 2 ? 768 : 704;
   static constexpr uint32_t kAlignment = 1024;
   static constexpr uint32_t kSharedBytes = kAlignment + kControlAt + kControlBytes;
   static_assert(kSharedBytes <= 227 * 1024, "more shared memory than a block may have");

@@ -18,15 +18,18 @@ namespace attend::cuda::sm90 {
 // A work item as the scheduler hands it on. Blocks run from block_end - 1 down to block_begin;
 // there is always at least one. Those in [full_begin, full_end) need no mask and no modification.
 struct alignas(16) Item {
-  int32_t task;  // < 0: no more work
+  const Sm90Task* task;
+  int32_t more;  // 0: no item, no more work
   int32_t head;  // in units of packed heads
   int32_t kv_head;
   int32_t row;  // first query row
   int32_t block_begin, full_begin, full_end, block_end;
   int32_t seqlen_q, seqlen_k, first_offset, end_offset;
   int32_t pack, chunk, flags, q_bytes;
+  int32_t end_row;   // rows of outputs to write end here
   int32_t poisoned;  // set by the inspectors: some outputs depend on a NaN or Inf in V
   float exponent_scale, logit_scale, softmax_scale, softcap;
+  float* lse;  // null: not wanted; of this head unless the kernel packs heads
 };
 
 inline constexpr int kInspectorWarps = 2;
@@ -89,7 +92,7 @@ struct Shared {
       BarrierInit(KFull(i), 1);
       BarrierInit(KEmpty(i), kMathWarps);
       BarrierInit(VFull(i), 1);
-      BarrierInit(VEmpty(i), kMathWarps);
+      BarrierInit(VEmpty(i), kMathWarps + kInspectorWarps);
       BarrierInit(Verdict(i), kInspectorWarps);
     }
     for (uint32_t i = 0; i < C::kQStages; ++i) {

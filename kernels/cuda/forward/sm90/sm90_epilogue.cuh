@@ -38,8 +38,8 @@ ATTEND_DEVICE RowResult FinishRow(float maximum, float sum, bool has_sink, float
 // between warps. The store clips what lies beyond padded_q and head_dim_v.
 template <class C>
 ATTEND_DEVICE void StoreStaged(const float (&o)[C::kDimV / 2], float factor_a, float factor_b,
-                               const Item& item, const Sm90Task& task, uint32_t o_address,
-                               int32_t warp_row, int32_t lane) {
+                               const Item& item, uint32_t o_address, int32_t warp_row,
+                               int32_t lane) {
   using T = typename C::Element;
   if (lane == 0) StoreWaitRead();
   __syncwarp();
@@ -57,9 +57,10 @@ ATTEND_DEVICE void StoreStaged(const float (&o)[C::kDimV / 2], float factor_a, f
   ProxyFence();
   __syncwarp();
   if (lane == 0) {
+    const CUtensorMap* map = &item.task->o;
 #pragma unroll
     for (int panel = 0; panel < C::kPanelsV; ++panel) {
-      TensorStore3(&task.o, o_address + panel * C::kQPanelBytes + warp_row * C::kRowBytes,
+      TensorStore3(map, o_address + panel * C::kQPanelBytes + warp_row * C::kRowBytes,
                    64 * panel, item.row + warp_row, item.head);
     }
     StoreCommit();
@@ -135,53 +136,43 @@ struct Factors {
   float a, b;
 };
 
-// A thread's two rows in an item's tensors. warp_row: the warp's first row in the tile.
-struct EpilogueRows {
-  TileRow a, b;
-  int32_t head_a, head_b;
-  bool live_a, live_b;  // to be written: within the tile and within padded_q
-
-  ATTEND_DEVICE EpilogueRows(const Item& item, const Sm90Task& task, int32_t warp_row,
-                             int32_t lane) {
-    const int32_t tile_row = Opaque(warp_row + (lane >> 2));
-    a = SplitRow(item, tile_row);
-    b = SplitRow(item, tile_row + 8);
-    head_a = item.head * item.pack + a.head_in_pack;
-    head_b = item.head * item.pack + b.head_in_pack;
-    const int32_t end_row = min(item.row + task.rows, task.padded_q);
-    live_a = a.query < end_row;
-    live_b = b.query < end_row;
-  }
-  // In partial results of a chunk, and in [heads, rows] of a whole one.
-  ATTEND_DEVICE int64_t PartialRow(const Item& item, const Sm90Task& task, bool of_b) const {
-    const int64_t chunk = static_cast<int64_t>(item.chunk) * task.heads_q;
-    return (chunk + (of_b ? head_b : head_a)) * task.padded_q + (of_b ? b.query : a.query);
-  }
-};
+// Row of a chunk's partial results.
+ATTEND_DEVICE int64_t PartialRow(const Item& item, const Sm90Task& task, TileRow row) {
+  const int64_t head = int64_t{item.chunk} * task.heads_q + item.head * item.pack + row.head_in_pack;
+  return head * task.padded_q + row.query;
+}
 
 // First half of the epilogue: writes log-sum-exps. Before the tile's last product has ended, so that
-// only two numbers stay in registers over the softmax that comes between.
+// only two numbers stay in registers over the softmax that comes between. What it needs stands in
+// the item: reading the task here would stall every tile on device memory.
 template <class C>
-ATTEND_DEVICE Factors FinishRows(const RowState& state, const Item& item, const Sm90Task& task,
-                                 int32_t warp_row, int32_t lane) {
-  const EpilogueRows rows(item, task, warp_row, lane);
-  const bool split = C::kDirect && task.chunks > 1;
-  const bool has_sink = task.sinks != nullptr && !split;
+ATTEND_DEVICE Factors FinishRows(const RowState& state, const Item& item, int32_t warp_row,
+                                 int32_t lane) {
+  const int32_t tile_row = Opaque(warp_row + (lane >> 2));
   RowResult result[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    // Rows beyond the tile's heads are never stored; they must not read beyond the sinks either.
-    const int32_t head = min(i == 0 ? rows.head_a : rows.head_b, task.heads_q - 1);
+    const TileRow row = SplitRow<C::kDecode>(item, tile_row + 8 * i);
+    const bool split = C::kDecode && item.task->chunks > 1;
+    const bool has_sink = (item.flags & kSinks) != 0 && !split;
+    float sink = 0.0f;
+    if (has_sink) {
+      // Rows beyond the tile's heads are never stored; they must not read beyond the sinks either.
+      sink = item.task->sinks[min(item.head * item.pack + row.head_in_pack, item.task->heads_q - 1)];
+    }
     result[i] = FinishRow((i == 0 ? state.max_a : state.max_b) * item.logit_scale,
-                          QuadSum(i == 0 ? state.sum_a : state.sum_b), has_sink,
-                          has_sink ? task.sinks[head] : 0.0f);
-    const int32_t query = i == 0 ? rows.a.query : rows.b.query;
-    if (query >= item.seqlen_q) result[i] = {0.0f, NegativeInfinity()};
-    float* lse = split ? task.partial_lse : task.lse;
-    if (lse != nullptr && (lane & 3) == 0 && (i == 0 ? rows.live_a : rows.live_b)) {
-      lse[split ? rows.PartialRow(item, task, i == 1)
-                : (i == 0 ? rows.head_a : rows.head_b) * task.lse_head_stride + query] =
-          result[i].lse;
+                          QuadSum(i == 0 ? state.sum_a : state.sum_b), has_sink, sink);
+    if (row.query >= item.seqlen_q) result[i] = {0.0f, NegativeInfinity()};
+    if ((lane & 3) != 0 || row.query >= item.end_row) continue;
+    if constexpr (C::kDecode) {
+      if (split) {
+        item.task->partial_lse[PartialRow(item, *item.task, row)] = result[i].lse;
+      } else if (item.lse != nullptr) {
+        item.lse[(item.head * item.pack + row.head_in_pack) * item.task->lse_head_stride + row.query] =
+            result[i].lse;
+      }
+    } else if (item.lse != nullptr) {
+      item.lse[row.query] = result[i].lse;
     }
   }
   return {result[0].factor, result[1].factor};
@@ -192,33 +183,37 @@ template <class C>
 ATTEND_DEVICE void Epilogue(float (&o)[C::kDimV / 2], const Factors& factors, const Item& item,
                             const Sm90Launch& launch, uint32_t o_address, int32_t warp_row,
                             int32_t lane) {
-  const Sm90Task& task = launch.tasks[item.task];
   if (item.poisoned != 0) ApplyPoison<C>(o, launch, warp_row + (lane >> 2), lane);
   if (item.row + C::kRows > item.seqlen_q) {
     // Padded rows: exactly 0 whatever V holds.
     const int32_t tile_row = warp_row + (lane >> 2);
-    if (SplitRow(item, tile_row).query >= item.seqlen_q) {
+    if (SplitRow<C::kDecode>(item, tile_row).query >= item.seqlen_q) {
 #pragma unroll
       for (int i = 0; i < C::kDimV / 8; ++i) o[4 * i] = o[4 * i + 1] = 0.0f;
     }
-    if (SplitRow(item, tile_row + 8).query >= item.seqlen_q) {
+    if (SplitRow<C::kDecode>(item, tile_row + 8).query >= item.seqlen_q) {
 #pragma unroll
       for (int i = 0; i < C::kDimV / 8; ++i) o[4 * i + 2] = o[4 * i + 3] = 0.0f;
     }
   }
   if constexpr (C::kDirect) {
-    const EpilogueRows rows(item, task, warp_row, lane);
-    if (task.chunks > 1) {
-      StorePartial<C>(o, factors.a, factors.b, task, rows.PartialRow(item, task, false),
-                      rows.PartialRow(item, task, true), rows.live_a, rows.live_b, lane);
+    const Sm90Task& task = *item.task;
+    const int32_t tile_row = Opaque(warp_row + (lane >> 2));
+    const TileRow a = SplitRow<C::kDecode>(item, tile_row);
+    const TileRow b = SplitRow<C::kDecode>(item, tile_row + 8);
+    const bool live_a = a.query < item.end_row, live_b = b.query < item.end_row;
+    const int32_t head = item.head * item.pack;
+    if (C::kDecode && task.chunks > 1) {
+      StorePartial<C>(o, factors.a, factors.b, task, PartialRow(item, task, a),
+                      PartialRow(item, task, b), live_a, live_b, lane);
     } else {
       StoreDirect<C>(o, factors.a, factors.b, task,
-                     rows.a.query * task.o_row_stride + rows.head_a * task.o_head_stride,
-                     rows.b.query * task.o_row_stride + rows.head_b * task.o_head_stride,
-                     rows.live_a, rows.live_b, lane);
+                     a.query * task.o_row_stride + (head + a.head_in_pack) * task.o_head_stride,
+                     b.query * task.o_row_stride + (head + b.head_in_pack) * task.o_head_stride,
+                     live_a, live_b, lane);
     }
   } else {
-    StoreStaged<C>(o, factors.a, factors.b, item, task, o_address, warp_row, lane);
+    StoreStaged<C>(o, factors.a, factors.b, item, o_address, warp_row, lane);
   }
 #pragma unroll
   for (int i = 0; i < C::kDimV / 2; ++i) o[i] = 0.0f;

@@ -19,7 +19,7 @@ using namespace attend::cuda::sm90;  // NOLINT: the host side of that namespace
 
 constexpr size_t kAlignment = 256;
 constexpr int64_t kMaxItems = INT32_MAX - 1024;  // room for the items that blocks draw in vain
-constexpr int64_t kTensorMapRows = 16;           // of O, as a warp stores them
+constexpr int64_t kStoredRows = 16;              // of O, as a warp stores them
 constexpr int64_t kAlignedElements = 8;          // 16 bytes, the copy engine's unit
 
 constexpr double kLog2E = 1.4426950408889634;
@@ -27,6 +27,10 @@ constexpr double kLog2E = 1.4426950408889634;
 // or quotients by them leave fp32's range.
 constexpr float kSmallestFoldedScale = 1e-30f;
 constexpr float kLargestFoldedScale = 1e30f;
+
+int64_t RoundUp(int64_t elements) {
+  return (elements + kAlignedElements - 1) / kAlignedElements * kAlignedElements;
+}
 
 // The copy engine wants every row of every head on a boundary of 16 bytes.
 bool Aligned(const TensorView& view, int64_t rows) {
@@ -74,10 +78,13 @@ class Sm90Family final : public ForwardFamily {
   }
   const Sm90Kernel& Kernel(TileKind kind) const { return KernelOf(head_tile_, kind, bf16_); }
   bool EncodeMaps(const DeviceTask& task, const Sm90TaskPlan& plan, const void* anywhere,
-                  Sm90Task* out) const;
+                  Sm90Task* out);
+
+  enum MapSlot { kMapQ, kMapK, kMapV, kMapO, kMapSlots };
 
   const int sm_count_;
   const TensorMapEncoder encoder_;
+  std::array<TensorMapEncoder::Slot, kMapSlots> slots_;
 
   // Of the batch between Measure and Launch.
   HeadTile head_tile_ = HeadTile::k64;
@@ -146,29 +153,28 @@ LaunchSize Sm90Family::Measure(absl::Span<const AttentionTask> tasks) {
 }
 
 bool Sm90Family::EncodeMaps(const DeviceTask& task, const Sm90TaskPlan& plan, const void* anywhere,
-                            Sm90Task* out) const {
+                            Sm90Task* out) {
   const Sm90Kernel& kernel = Kernel(plan.kind);
-  // A tensor without rows is never read, but its map must name some memory and a stride.
-  const auto data = [anywhere](const void* pointer, int64_t rows) {
-    return rows > 0 ? pointer : anywhere;
+  // A tensor without rows is never read, but its map must name some memory; strides that do not
+  // count need not be whole units.
+  const auto encode = [&](const void* data, int64_t columns, int64_t rows, int64_t heads,
+                          int64_t row_stride, int64_t head_stride, int64_t pack, int64_t box_rows,
+                          MapSlot slot, CUtensorMap* map) {
+    const TensorMapShape shape = {task.element,           columns, rows,
+                                  heads,                  RoundUp(row_stride),
+                                  RoundUp(head_stride),   pack,    box_rows};
+    return encoder_.Encode(shape, rows > 0 ? data : anywhere, &slots_[slot], map);
   };
-  const auto stride = [](int64_t elements) {
-    return (elements + kAlignedElements - 1) / kAlignedElements * kAlignedElements;
-  };
-  const bool qkv =
-      encoder_.Encode4(&out->q, task.element, data(task.q, task.seqlen_q), task.head_dim, plan.pack,
-                       task.seqlen_q, task.heads_q, stride(task.q_row_stride),
-                       stride(task.q_head_stride), plan.rows) &&
-      encoder_.Encode3(&out->k, task.element, data(task.k, task.seqlen_k), task.head_dim,
-                       task.seqlen_k, task.heads_k, stride(task.k_row_stride),
-                       stride(task.k_head_stride), kernel.keys) &&
-      encoder_.Encode3(&out->v, task.element, data(task.v, task.seqlen_k), task.head_dim_v,
-                       task.seqlen_k, task.heads_k, stride(task.v_row_stride),
-                       stride(task.v_head_stride), kernel.keys);
-  if (!qkv || kernel.direct) return qkv;
-  return encoder_.Encode3(&out->o, task.element, data(task.o, task.padded_q), task.head_dim_v,
-                          task.padded_q, task.heads_q, stride(task.o_row_stride),
-                          stride(task.o_head_stride), kTensorMapRows);
+  const bool loads =
+      encode(task.q, task.head_dim, task.seqlen_q, task.heads_q, task.q_row_stride,
+             task.q_head_stride, plan.pack, plan.rows, kMapQ, &out->q) &&
+      encode(task.k, task.head_dim, task.seqlen_k, task.heads_k, task.k_row_stride,
+             task.k_head_stride, 0, kernel.keys, kMapK, &out->k) &&
+      encode(task.v, task.head_dim_v, task.seqlen_k, task.heads_k, task.v_row_stride,
+             task.v_head_stride, 0, kernel.keys, kMapV, &out->v);
+  if (!loads || kernel.direct) return loads;
+  return encode(task.o, task.head_dim_v, task.padded_q, task.heads_q, task.o_row_stride,
+                task.o_head_stride, 0, kStoredRows, kMapO, &out->o);
 }
 
 void Sm90Family::Fill(absl::Span<const AttentionTask> /*tasks*/, absl::Span<const DeviceTask> placed,
@@ -212,7 +218,8 @@ void Sm90Family::Fill(absl::Span<const AttentionTask> /*tasks*/, absl::Span<cons
     const bool folded = task.softcap == 0.0f && task.alibi_slopes == nullptr &&
                         task.softmax_scale >= kSmallestFoldedScale &&
                         task.softmax_scale <= kLargestFoldedScale;
-    to.flags = (folded ? 0 : kModifiedScores) | (plan.masked ? kMasked : 0);
+    to.flags = (folded ? 0 : kModifiedScores) | (plan.masked ? kMasked : 0) |
+               (task.sinks != nullptr ? kSinks : 0);
     to.exponent_scale =
         static_cast<float>(folded ? kLog2E * static_cast<double>(task.softmax_scale) : kLog2E);
     to.logit_scale = folded ? task.softmax_scale : 1.0f;

@@ -119,11 +119,17 @@ struct Inspector {
       BarrierWait(shared.ItemFull(slot.index()), slot.parity());
       __syncwarp();
       Item& item = *shared.ItemAt(slot.index());
-      if (item.task < 0) break;
+      if (item.more == 0) break;
       bool poisoned = false;
       for (int32_t block = item.block_end - 1; block >= item.block_begin; --block, v.Advance()) {
-        if (!Inspected(item.flags, item.full_begin, item.full_end, block)) continue;
+        // Every block is waited for and released, also unseen: running ahead of the ring or falling
+        // behind it would make its parities ambiguous.
         BarrierWait(shared.VFull(v.index()), v.parity());
+        __syncwarp();
+        if (!Inspected(item.flags, item.full_begin, item.full_end, block)) {
+          if (lane == 0) BarrierArrive(shared.VEmpty(v.index()));
+          continue;
+        }
         const uint32_t v_address = shared.base + C::kVAt + v.index() * C::kVBytes;
         const bool bad = !Finite(v_address);
         if (NamedAny(kInspectBarrier, kThreads, bad)) {
@@ -141,7 +147,10 @@ struct Inspector {
           Clean(item, block, v_address);
         }
         __syncwarp();
-        if (lane == 0) BarrierArrive(shared.Verdict(verdict.index()));
+        if (lane == 0) {
+          BarrierArrive(shared.Verdict(verdict.index()));
+          BarrierArrive(shared.VEmpty(v.index()));
+        }
         verdict.Advance();
       }
       __syncwarp();

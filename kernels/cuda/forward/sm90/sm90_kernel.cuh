@@ -29,7 +29,7 @@ namespace attend::cuda::sm90 {
 
 enum class Step {
   kFastToSecond,  // no mask; P of the block before in `p`, of this one into `second`
-  kFastToFirst,   // the other way round
+  kFastToFirst,   // the other way round; with the lazy policy, `p` in and out
   kGeneral,       // any mask, `p` in and out
   kBoundary,      // kGeneral for the first block of a tile, with the epilogue of the tile before
 };
@@ -142,10 +142,10 @@ struct MathWarpgroup {
   ATTEND_DEVICE void GeneralSoftmax(Scores& s, const Item& item, int32_t block) {
     const int32_t tile_row = WarpRow() + (lane >> 2);
     if ((item.flags & kModifiedScores) != 0) {
-      ModifyScores<C::kKeys>(s, item, launch.tasks[item.task], tile_row, block, lane);
+      ModifyScores<C::kKeys, C::kDecode>(s, item, *item.task, tile_row, block, lane);
     }
     if (block >= item.full_end || block < item.full_begin) {
-      MaskScores<C::kKeys>(s, item, tile_row, block, lane);
+      MaskScores<C::kKeys, C::kDecode>(s, item, tile_row, block, lane);
     }
     LazySoftmax<kFirst>(s);
   }
@@ -155,8 +155,7 @@ struct MathWarpgroup {
   ATTEND_DEVICE void LazySoftmax(Scores& s) {
     must_rescale = kFirst || MaxExceeded(rows, s, lag);
     if (must_rescale) rescale = RaiseMaxTo(rows, s, exponent_scale);
-    Exponentials(rows, s, exponent_scale);
-    Pin(s);
+    ExponentialsInPlace<T>(rows, s, exponent_scale);
     KeepOrder();
   }
 
@@ -196,9 +195,11 @@ struct MathWarpgroup {
     }
   }
 
-  ATTEND_DEVICE void PackScores(const Scores& s, Probabilities& p) {
+  // Once the product that reads `p` is over. Not a plain move: ptxas would give both one register,
+  // which the product still reads while the exponentials are written (C7513: all is serialised).
+  ATTEND_DEVICE void TakeProbabilities(const Scores& s, Probabilities& p) {
 #pragma unroll
-    for (int i = 0; i < C::kKeys / 4; ++i) p[i] = Pack<T>(s[2 * i], s[2 * i + 1]);
+    for (int i = 0; i < C::kKeys / 4; ++i) p[i] = __float_as_uint(s[i]) ^ launch.zero;
   }
 
   // Until the inspectors have seen the block that the next step will multiply.
@@ -210,10 +211,12 @@ struct MathWarpgroup {
 
   ATTEND_DEVICE Factors FinishItemRows(uint32_t item_slot) const {
     const Item& item = *shared.ItemAt(item_slot);
-    return FinishRows<C>(rows, item, launch.tasks[item.task], WarpRow(), lane);
+    return FinishRows<C>(rows, item, WarpRow(), lane);
   }
   ATTEND_DEVICE void StoreItem(Outputs& o, uint32_t item_slot, const Factors& factors) const {
-    Epilogue<C>(o, factors, *shared.ItemAt(item_slot), launch, shared.base + C::kOAt, WarpRow(),
+    // Opaque: nothing that FinishItemRows read is kept over the softmax between the two.
+    const uint32_t opaque_slot = static_cast<uint32_t>(Opaque(static_cast<int32_t>(item_slot)));
+    Epilogue<C>(o, factors, *shared.ItemAt(opaque_slot), launch, shared.base + C::kOAt, WarpRow(),
                 lane);
     __syncwarp();
     if (lane == 0) BarrierArrive(shared.ItemEmpty(item_slot));
@@ -234,7 +237,7 @@ struct MathWarpgroup {
     IssueScores(s, k_low);
     if (!v_ready) WaitV();
     WgmmaFence();  // again: a wait loop between two chains would serialise them
-    if constexpr (kStep == Step::kFastToFirst) {
+    if constexpr (kStep == Step::kFastToFirst && kStale) {
       IssueValues(o, second, v_low);
     } else {
       IssueValues(o, p, v_low);
@@ -264,7 +267,7 @@ struct MathWarpgroup {
     WgmmaWait<0>();
     Pin(o);
     ReleaseV();
-    if constexpr (!kFast || !kStale) PackScores(s, p);  // first: frees registers
+    if constexpr (!kFast || !kStale) TakeProbabilities(s, p);  // first: frees registers
     if constexpr (kStep == Step::kBoundary) {
       StoreItem(o, previous_slot, finished);
     } else {
@@ -286,7 +289,7 @@ struct MathWarpgroup {
     Probabilities p, second;  // `second`: stale policy only
     WaitItem();
     const Item* item = shared.ItemAt(0);
-    if (Uniform(item->task) < 0) return;
+    if (Uniform(item->more) == 0) return;
     if (C::kPingPong && warpgroup == C::kWarpgroups - 1) NamedArrive(kTurnBarrier, 256);
 #pragma unroll
     for (int i = 0; i < C::kDimV / 2; ++i) o[i] = 0.0f;
@@ -304,7 +307,7 @@ struct MathWarpgroup {
     ReleaseK();
     StartRows(*item);
     GeneralSoftmax<true>(s, *item, block);
-    PackScores(s, p);
+    TakeProbabilities(s, p);
     AwaitVerdict(*item, block);
 
     while (true) {
@@ -335,7 +338,7 @@ struct MathWarpgroup {
       ReleaseQ();
       WaitItem();
       item = shared.ItemAt(ItemRing().index());
-      if (Uniform(item->task) < 0) {
+      if (Uniform(item->more) == 0) {
         WaitV();
         WgmmaFence();
         Pin(o);

@@ -19,20 +19,22 @@ struct TileRow {
   int32_t query, head_in_pack;
 };
 
+// kPacked: whether rows of this kernel's tiles can be packed heads.
+template <bool kPacked>
 ATTEND_DEVICE TileRow SplitRow(const Item& item, int32_t tile_row) {
-  if (item.pack == 1) return {item.row + tile_row, 0};
+  if (!kPacked || item.pack == 1) return {item.row + tile_row, 0};
   const int32_t offset = tile_row / item.pack;
   return {item.row + offset, tile_row - offset * item.pack};
 }
 
 // Scores outside the rows' ranges become -infinity. tile_row: of row A.
-template <int kKeys>
+template <int kKeys, bool kPacked>
 ATTEND_DEVICE void MaskScores(float (&scores)[kKeys / 2], const Item& item, int32_t tile_row,
                               int32_t block, int32_t lane) {
   const int32_t from_key = block * kKeys + 2 * (lane & 3);
   const float masked = NegativeInfinity();
-  const int32_t query_a = SplitRow(item, tile_row).query - from_key;
-  const int32_t query_b = SplitRow(item, tile_row + 8).query - from_key;
+  const int32_t query_a = SplitRow<kPacked>(item, tile_row).query - from_key;
+  const int32_t query_b = SplitRow<kPacked>(item, tile_row + 8).query - from_key;
   const int32_t end_a = min(item.seqlen_k - from_key, query_a + item.end_offset);
   const int32_t end_b = min(item.seqlen_k - from_key, query_b + item.end_offset);
 #pragma unroll
@@ -63,7 +65,7 @@ ATTEND_DEVICE float SoftCap(float score, float cap, float factor) {
 }
 
 // Raw products become scores in natural-log units: scale, softcap, ALiBi.
-template <int kKeys>
+template <int kKeys, bool kPacked>
 ATTEND_DEVICE void ModifyScores(float (&scores)[kKeys / 2], const Item& item, const Sm90Task& task,
                                 int32_t tile_row, int32_t block, int32_t lane) {
   const float scale = item.softmax_scale;
@@ -77,7 +79,7 @@ ATTEND_DEVICE void ModifyScores(float (&scores)[kKeys / 2], const Item& item, co
     for (int i = 0; i < kKeys / 2; ++i) scores[i] *= scale;
   }
   if (task.alibi_slopes == nullptr) return;
-  const TileRow a = SplitRow(item, tile_row), b = SplitRow(item, tile_row + 8);
+  const TileRow a = SplitRow<kPacked>(item, tile_row), b = SplitRow<kPacked>(item, tile_row + 8);
   // Rows beyond the tile's heads are never stored; they must not read beyond the slopes either.
   const int32_t head = item.head * item.pack;
   const float slope_a = task.alibi_slopes[min(head + a.head_in_pack, task.heads_q - 1)];

@@ -26,6 +26,7 @@ enum TaskFlags : int32_t {
   kModifiedScores = 1 << 0,
   // The mask is more than "keys before seqlen_k": V rows that some rows see and some do not exist.
   kMasked = 1 << 1,
+  kSinks = 1 << 2,
 };
 
 struct alignas(128) Sm90Task {
@@ -82,6 +83,7 @@ struct Sm90Launch {
   uint32_t* poison;     // [blocks, rows of a tile, head_dim_v / 32]: see sm90_inspect.cuh
   int32_t segment_count;
   int32_t items;
+  uint32_t zero;         // 0, unknown to the compiler
   int32_t fixed_stride;  // 1: block b runs items b, b + grid, ... (all items cost the same)
 };
 

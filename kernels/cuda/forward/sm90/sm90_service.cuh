@@ -31,34 +31,35 @@ ATTEND_DEVICE int32_t Clamp(int32_t value, int32_t low, int32_t high) {
   return min(max(value, low), high);
 }
 
-// Writes what item number `number` of `segment` is. By one thread, field by field: the service warps
-// have few registers.
+// Writes what item number `number` of `segment` is. By one thread, field by field (volatile: in this
+// order and no more at a time): the service warps have few registers.
 template <class C>
-ATTEND_DEVICE void WriteItem(const Sm90Task* tasks, const Sm90Segment& segment, int32_t number,
-                             Item& item) {
-  const int32_t offset = number - segment.first_item;
-  int32_t head, place;
+ATTEND_DEVICE void WriteItem(const Sm90Task* tasks, const volatile Sm90Segment& segment,
+                             int32_t number, Item& item) {
+  uint32_t head = number - segment.first_item;
+  uint32_t place;
   if (segment.rows_inner != 0) {
-    const int32_t places = segment.row_tiles * segment.chunks;
-    head = offset / places;
-    place = offset - head * places;
+    const uint32_t places = segment.row_tiles * segment.chunks;
+    place = head % places;
+    head = head / places;
   } else {
-    const int32_t heads = segment.heads * segment.tasks;
-    place = offset / heads;
-    head = offset - place * heads;
+    const uint32_t heads = segment.heads * segment.tasks;
+    place = head / heads;
+    head = head % heads;
   }
-  const int32_t task_offset = head / segment.heads;
-  const int32_t tile = place / segment.chunks;
-  const int32_t chunk = place - tile * segment.chunks;
-  head += segment.first_head - task_offset * segment.heads;
-
-  const Sm90Task& task = tasks[segment.first_task + task_offset];
-  const int32_t row = (segment.row_tiles - 1 - tile) * task.rows;
-  item.task = segment.first_task + task_offset;
-  item.head = head;
-  item.kv_head = head / task.heads_per_kv;
-  item.row = row;
+  const uint32_t chunk = place % segment.chunks;
   item.chunk = chunk;
+  const int32_t tile = segment.row_tiles - 1 - place / segment.chunks;
+  const uint32_t task_offset = head / segment.heads;
+  head = head % segment.heads + segment.first_head;
+
+  const volatile Sm90Task& task = tasks[segment.first_task + task_offset];
+  const int32_t row = tile * task.rows;
+  item.more = 1;
+  item.task = const_cast<const Sm90Task*>(&task);
+  item.head = head;
+  item.kv_head = head / static_cast<uint32_t>(task.heads_per_kv);
+  item.row = row;
   item.seqlen_q = task.seqlen_q;
   item.seqlen_k = task.seqlen_k;
   item.first_offset = task.first_offset;
@@ -67,11 +68,14 @@ ATTEND_DEVICE void WriteItem(const Sm90Task* tasks, const Sm90Segment& segment, 
   item.poisoned = 0;
   item.flags = task.flags;
   item.q_bytes = task.q_bytes;
+  item.end_row = min(row + task.rows, task.padded_q);
   item.exponent_scale = task.exponent_scale;
   item.logit_scale = task.logit_scale;
   item.softmax_scale = task.softmax_scale;
   item.softcap = task.softcap;
-  asm volatile("" ::: "memory");  // no more fields in flight than needed
+  float* lse = task.lse;
+  if (!C::kDecode && lse != nullptr) lse += head * task.lse_head_stride;
+  item.lse = lse;
 
   // Keys of this chunk that some row sees, and those that every row sees.
   const int32_t last_row = min(row + task.rows, task.seqlen_q) - 1;
@@ -121,7 +125,7 @@ ATTEND_DEVICE void RunScheduler(const Sm90Launch& launch, const Shared<C>& share
       if (more) {
         WriteItem<C>(launch.tasks, launch.segments[segment], number, item);
       } else {
-        item.task = -1;
+        item.more = 0;
       }
       BarrierArrive(shared.ItemFull(slot.index()));
     }
@@ -196,9 +200,8 @@ struct Producer {
       const Ring<C::kItemSlots> slot{items++};
       BarrierWait(shared.ItemFull(slot.index()), slot.parity());
       const Item* item = shared.ItemAt(slot.index());
-      const int32_t task_index = item->task;
-      if (task_index < 0) break;
-      const Sm90Task* task = launch.tasks + task_index;
+      if (item->more == 0) break;
+      const Sm90Task* task = item->task;
       const int32_t row = item->row, head = item->head, q_bytes = item->q_bytes;
       const int32_t block_begin = item->block_begin;
       Place place{task, item->kv_head, item->block_end - 1};

@@ -123,18 +123,22 @@ ATTEND_DEVICE bool MaxExceeded(const RowState& state, const float (&scores)[kCou
                                    (limit_a < 0.0f) | (limit_b < 0.0f)) != 0;
 }
 
-// Scores become probabilities in place.
-template <int kCount>
-ATTEND_DEVICE void Exponentials(RowState& state, float (&scores)[kCount], float exponent_scale) {
+// Scores become probabilities in place, packed: pair i, as bits, in scores[i] for i < kCount / 2. The
+// registers behind are free from then on.
+template <class T, int kCount>
+ATTEND_DEVICE void ExponentialsInPlace(RowState& state, float (&scores)[kCount],
+                                       float exponent_scale) {
   float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll
   for (int i = 0; i < kCount / 4; ++i) {
+    float x[4];
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      float& x = scores[4 * i + e];
-      x = Exp2(fmaf(x, exponent_scale, e < 2 ? state.shift_a : state.shift_b));
-      sum[e] += x;
+      x[e] = Exp2(fmaf(scores[4 * i + e], exponent_scale, e < 2 ? state.shift_a : state.shift_b));
+      sum[e] += x[e];
     }
+    scores[2 * i] = __uint_as_float(Pack<T>(x[0], x[1]));
+    scores[2 * i + 1] = __uint_as_float(Pack<T>(x[2], x[3]));
   }
   state.sum_a += sum[0] + sum[1];
   state.sum_b += sum[2] + sum[3];
