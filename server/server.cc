@@ -2,18 +2,23 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
+#include <cstdint>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "server/engine/mutex.h"
 #include "server/ops/http_server.h"
 #include "server/ops/log.h"
 #include "server/ops/metrics.h"
+#include "server/ops/periodic.h"
 #include "server/ops/request_log.h"
 #include "server/rpc/attention_service.h"
 #include "server/rpc/health_service.h"
+#include "server/rpc/server_credentials.h"
 
 namespace attend {
 namespace {
@@ -77,6 +82,32 @@ absl::StatusOr<std::vector<std::unique_ptr<Backend>>> MakeBackends(const ServerO
       absl::StrCat("--backend=", options.backend, ": nothing of this build can run here"));
 }
 
+// A debug line for each batch, with its stages on the device's time base: what tests/bench/overlap
+// reads.
+void LogBatch(const BatchRecord& record) {
+  if (GetLogLevel() > LogLevel::kDebug) return;
+  const auto us = [](double seconds) { return static_cast<int64_t>(std::llround(seconds * 1e6)); };
+  Log(LogLevel::kDebug, "batch",
+      {{"device", int64_t{record.device}},
+       {"worker", int64_t{record.worker}},
+       {"requests", record.requests},
+       {"tasks", record.tasks},
+       {"copy_in_begin_us", us(record.report.copy_in.begin_seconds)},
+       {"copy_in_end_us", us(record.report.copy_in.end_seconds)},
+       {"kernel_begin_us", us(record.report.kernel.begin_seconds)},
+       {"kernel_end_us", us(record.report.kernel.end_seconds)},
+       {"copy_out_begin_us", us(record.report.copy_out.begin_seconds)},
+       {"copy_out_end_us", us(record.report.copy_out.end_seconds)}});
+}
+
+// Whether only this host can reach a gRPC listening address.
+bool IsLocal(const std::string& listen) {
+  for (const char* prefix : {"127.", "localhost:", "[::1]:", "unix:"}) {
+    if (absl::StartsWith(listen, prefix)) return true;
+  }
+  return false;
+}
+
 int CopyThreads(int wanted) {
   if (wanted > 0) return wanted;
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
@@ -95,6 +126,7 @@ class Server::Impl {
 
   ~Impl() {
     if (grpc != nullptr) Drain(Clock::time_point::max()).IgnoreError();
+    reloads.reset();
     http.reset();
     if (watch != nullptr) watch->Watch(nullptr, {});
     grpc.reset();
@@ -109,6 +141,14 @@ class Server::Impl {
     void OnRequestEnd(const RequestRecord& record) override {
       Metrics::OnRequestEnd(record);
       requests_.Write(record);
+    }
+    void OnBatch(const BatchRecord& record) override {
+      Metrics::OnBatch(record);
+      LogBatch(record);
+    }
+    void OnUnauthenticated() override {
+      Metrics::OnUnauthenticated();
+      requests_.Unauthenticated();
     }
     void OnUnhealthy(const absl::Status& status) override {
       Metrics::OnUnhealthy(status);
@@ -158,14 +198,51 @@ class Server::Impl {
     info.engine = options.engine;
     service = std::make_unique<AttentionService>(&context, info);
     // Before the warm-up, so that a taken port is known at once; health says "not yet" meanwhile.
-    absl::StatusOr<std::unique_ptr<GrpcServer>> started = GrpcServer::Start(
-        options.grpc, grpc::InsecureServerCredentials(), {service.get(), &health});
+    if (absl::Status status = OpenCredentials(); !status.ok()) return status;
+    absl::StatusOr<std::unique_ptr<GrpcServer>> started =
+        GrpcServer::Start(options.grpc,
+                          MakeServerCredentials(options.security, credentials.get(),
+                                                [this] { watch->OnUnauthenticated(); }),
+                          {service.get(), &health});
     if (!started.ok()) return started.status();
     grpc = *std::move(started);
 
     if (absl::Status status = engines->WarmUp(); !status.ok()) return status;
     SetReady(true);
     return absl::OkStatus();
+  }
+
+  // Reads certificate and tokens, and from then on looks at their files now and then.
+  absl::Status OpenCredentials() {
+    const SecurityOptions& security = options.security;
+    if (absl::Status status = Validate(security); !status.ok()) return status;
+    if (!security.tls() && !IsLocal(options.grpc.listen)) {
+      Log(LogLevel::kWarn,
+          "not encrypted: whoever can reach the address can read and send requests",
+          {{"listen", options.grpc.listen}});
+    }
+    if (!security.tls() && !security.tokens()) return absl::OkStatus();
+    absl::StatusOr<std::unique_ptr<CredentialFiles>> opened =
+        CredentialFiles::Open(security, [this](const absl::Status& status) {
+          watch->CountCredentialsReload(status.ok());
+          if (status.ok()) {
+            Log(LogLevel::kInfo, "new certificate or tokens in use");
+          } else {
+            Log(LogLevel::kError, "bad certificate or token files; the last good ones stay in use",
+                {{"cause", std::string(status.message())}});
+          }
+        });
+    if (!opened.ok()) return opened.status();
+    credentials = *std::move(opened);
+    ShowExpiry();
+    reloads = std::make_unique<Periodic>(security.reload_interval, [this] {
+      if (credentials->Reload()) ShowExpiry();
+    });
+    return absl::OkStatus();
+  }
+
+  void ShowExpiry() {
+    if (options.security.tls()) watch->SetCertificateExpiry(credentials->current()->expiry);
   }
 
   void SetReady(bool ready) {
@@ -215,6 +292,8 @@ class Server::Impl {
   CopyPool copies;  // its threads submit to the engines: it ends before them
   JobContext context;
   std::unique_ptr<AttentionService> service;
+  std::unique_ptr<CredentialFiles> credentials;
+  std::unique_ptr<Periodic> reloads;
   std::unique_ptr<GrpcServer> grpc;
 };
 
