@@ -22,9 +22,9 @@ enum class MaxPolicy {
 // bf16 and is far from overflow in fp16 and in fp32 sums, and the accumulator is rescaled rarely.
 inline constexpr float kMaxLag = 8.0f;
 
-// kWarpgroups: math warpgroups of 64 rows; one alone packs heads and cuts keys (decode). kKeys: keys of a block. kPingPong: warpgroups take turns
-// to issue products. kDirect: O leaves by plain stores, for lack of shared memory to stage it or
-// because rows are packed heads.
+// kWarpgroups: math warpgroups of 64 rows; one alone packs heads and cuts keys (decode). kKeys:
+// keys of a block. kPingPong: warpgroups take turns to issue products. kDirect: O leaves by plain
+// stores, for lack of shared memory to stage it or because rows are packed heads.
 template <class Element_, int kDim_, int kDimV_, int kWarpgroups_, int kKeys_, int kKvStages_,
           int kQStages_, MaxPolicy kPolicy_, bool kPingPong_, bool kDirect_>
 struct TileConfig {
@@ -115,9 +115,9 @@ using ConfigD256Rows128 = TileConfig<T, 256, 256, 2, 80, 2, 1, MaxPolicy::kLazy,
 template <class T>
 using ConfigD64Decode = TileConfig<T, 64, 64, 1, 128, 4, 2, MaxPolicy::kStale, false, true>;
 template <class T>
-using ConfigD128Decode = TileConfig<T, 128, 128, 1, 96, 4, 1, MaxPolicy::kStale, false, true>;
+using ConfigD128Decode = TileConfig<T, 128, 128, 1, 96, 4, 2, MaxPolicy::kStale, false, true>;
 template <class T>
-using ConfigD256Decode = TileConfig<T, 256, 256, 1, 80, 2, 1, MaxPolicy::kLazy, false, true>;
+using ConfigD256Decode = TileConfig<T, 256, 256, 1, 80, 2, 2, MaxPolicy::kLazy, false, true>;
 
 }  // namespace attend::cuda::sm90
 

@@ -16,14 +16,16 @@
 namespace attend::cuda::sm90 {
 
 // A work item as the scheduler hands it on. Blocks run from block_end - 1 down to block_begin;
-// there is always at least one. Those in [full_begin, full_end) need no mask and no modification.
+// there is always at least one. Those in [full_begin, full_end) need no mask; those in
+// [fast_begin, fast_end), the same or none, no modification of scores either.
 struct alignas(16) Item {
+  int32_t block_end;  // 0: no item, no more work
+  int32_t block_begin, fast_begin, fast_end;
+  int32_t full_begin, full_end;
   const Sm90Task* task;
-  int32_t more;  // 0: no item, no more work
   int32_t head;  // in units of packed heads
   int32_t kv_head;
   int32_t row;  // first query row
-  int32_t block_begin, full_begin, full_end, block_end;
   int32_t seqlen_q, seqlen_k, first_offset, end_offset;
   int32_t pack, chunk, flags, q_bytes;
   int32_t end_row;   // rows of outputs to write end here

@@ -60,8 +60,8 @@ ATTEND_DEVICE void StoreStaged(const float (&o)[C::kDimV / 2], float factor_a, f
     const CUtensorMap* map = &item.task->o;
 #pragma unroll
     for (int panel = 0; panel < C::kPanelsV; ++panel) {
-      TensorStore3(map, o_address + panel * C::kQPanelBytes + warp_row * C::kRowBytes,
-                   64 * panel, item.row + warp_row, item.head);
+      TensorStore3(map, o_address + panel * C::kQPanelBytes + warp_row * C::kRowBytes, 64 * panel,
+                   item.row + warp_row, item.head);
     }
     StoreCommit();
   }
@@ -104,8 +104,10 @@ ATTEND_DEVICE void StoreDirect(const float (&o)[C::kDimV / 2], float factor_a, f
     TransposeQuad(b, lane);
     const int32_t column = 32 * group + 8 * (lane & 3);
     if (column >= task.head_dim_v) continue;
-    if (live_a) *reinterpret_cast<uint4*>(out + offset_a + column) = make_uint4(a[0], a[1], a[2], a[3]);
-    if (live_b) *reinterpret_cast<uint4*>(out + offset_b + column) = make_uint4(b[0], b[1], b[2], b[3]);
+    if (live_a)
+      *reinterpret_cast<uint4*>(out + offset_a + column) = make_uint4(a[0], a[1], a[2], a[3]);
+    if (live_b)
+      *reinterpret_cast<uint4*>(out + offset_b + column) = make_uint4(b[0], b[1], b[2], b[3]);
   }
 }
 
@@ -138,13 +140,14 @@ struct Factors {
 
 // Row of a chunk's partial results.
 ATTEND_DEVICE int64_t PartialRow(const Item& item, const Sm90Task& task, TileRow row) {
-  const int64_t head = int64_t{item.chunk} * task.heads_q + item.head * item.pack + row.head_in_pack;
+  const int64_t head =
+      int64_t{item.chunk} * task.heads_q + item.head * item.pack + row.head_in_pack;
   return head * task.padded_q + row.query;
 }
 
-// First half of the epilogue: writes log-sum-exps. Before the tile's last product has ended, so that
-// only two numbers stay in registers over the softmax that comes between. What it needs stands in
-// the item: reading the task here would stall every tile on device memory.
+// First half of the epilogue: writes log-sum-exps. Before the tile's last product has ended, so
+// that only two numbers stay in registers over the softmax that comes between. What it needs stands
+// in the item: reading the task here would stall every tile on device memory.
 template <class C>
 ATTEND_DEVICE Factors FinishRows(const RowState& state, const Item& item, int32_t warp_row,
                                  int32_t lane) {
@@ -158,7 +161,8 @@ ATTEND_DEVICE Factors FinishRows(const RowState& state, const Item& item, int32_
     float sink = 0.0f;
     if (has_sink) {
       // Rows beyond the tile's heads are never stored; they must not read beyond the sinks either.
-      sink = item.task->sinks[min(item.head * item.pack + row.head_in_pack, item.task->heads_q - 1)];
+      sink =
+          item.task->sinks[min(item.head * item.pack + row.head_in_pack, item.task->heads_q - 1)];
     }
     result[i] = FinishRow((i == 0 ? state.max_a : state.max_b) * item.logit_scale,
                           QuadSum(i == 0 ? state.sum_a : state.sum_b), has_sink, sink);
@@ -168,8 +172,8 @@ ATTEND_DEVICE Factors FinishRows(const RowState& state, const Item& item, int32_
       if (split) {
         item.task->partial_lse[PartialRow(item, *item.task, row)] = result[i].lse;
       } else if (item.lse != nullptr) {
-        item.lse[(item.head * item.pack + row.head_in_pack) * item.task->lse_head_stride + row.query] =
-            result[i].lse;
+        item.lse[(item.head * item.pack + row.head_in_pack) * item.task->lse_head_stride +
+                 row.query] = result[i].lse;
       }
     } else if (item.lse != nullptr) {
       item.lse[row.query] = result[i].lse;

@@ -68,8 +68,7 @@ class Sm90Family final : public ForwardFamily {
   }
   LaunchSize Measure(absl::Span<const AttentionTask> tasks) override;
   void Fill(absl::Span<const AttentionTask> tasks, absl::Span<const DeviceTask> placed,
-            std::byte* upload_host, std::byte* upload_device,
-            std::byte* workspace_device) override;
+            std::byte* upload_host, std::byte* upload_device, std::byte* workspace_device) override;
   cudaError_t Launch(cudaStream_t stream, std::vector<KernelLaunches>* launches) override;
 
  private:
@@ -127,8 +126,8 @@ LaunchSize Sm90Family::Measure(absl::Span<const AttentionTask> tasks) {
   Sections workspace;
   size_t poison_words = 0;
   for (const Sm90Part& part : plan_.parts) {
-    poison_words = std::max(poison_words, static_cast<size_t>(Blocks(part)) *
-                                              Kernel(part.kind).poison_words);
+    poison_words =
+        std::max(poison_words, static_cast<size_t>(Blocks(part)) * Kernel(part.kind).poison_words);
   }
   poison_at_ = workspace.Add(poison_words * sizeof(uint32_t));
   for (size_t place = 0; place < count; ++place) {
@@ -160,26 +159,31 @@ bool Sm90Family::EncodeMaps(const DeviceTask& task, const Sm90TaskPlan& plan, co
   const auto encode = [&](const void* data, int64_t columns, int64_t rows, int64_t heads,
                           int64_t row_stride, int64_t head_stride, int64_t pack, int64_t box_rows,
                           MapSlot slot, CUtensorMap* map) {
-    const TensorMapShape shape = {task.element,           columns, rows,
-                                  heads,                  RoundUp(row_stride),
-                                  RoundUp(head_stride),   pack,    box_rows};
+    const TensorMapShape shape = {task.element,
+                                  columns,
+                                  rows,
+                                  heads,
+                                  RoundUp(row_stride),
+                                  RoundUp(head_stride),
+                                  pack,
+                                  box_rows,
+                                  plan.kind == TileKind::kDecode};
     return encoder_.Encode(shape, rows > 0 ? data : anywhere, &slots_[slot], map);
   };
-  const bool loads =
-      encode(task.q, task.head_dim, task.seqlen_q, task.heads_q, task.q_row_stride,
-             task.q_head_stride, plan.pack, plan.rows, kMapQ, &out->q) &&
-      encode(task.k, task.head_dim, task.seqlen_k, task.heads_k, task.k_row_stride,
-             task.k_head_stride, 0, kernel.keys, kMapK, &out->k) &&
-      encode(task.v, task.head_dim_v, task.seqlen_k, task.heads_k, task.v_row_stride,
-             task.v_head_stride, 0, kernel.keys, kMapV, &out->v);
+  const bool loads = encode(task.q, task.head_dim, task.seqlen_q, task.heads_q, task.q_row_stride,
+                            task.q_head_stride, plan.pack, plan.rows, kMapQ, &out->q) &&
+                     encode(task.k, task.head_dim, task.seqlen_k, task.heads_k, task.k_row_stride,
+                            task.k_head_stride, 0, kernel.keys, kMapK, &out->k) &&
+                     encode(task.v, task.head_dim_v, task.seqlen_k, task.heads_k, task.v_row_stride,
+                            task.v_head_stride, 0, kernel.keys, kMapV, &out->v);
   if (!loads || kernel.direct) return loads;
   return encode(task.o, task.head_dim_v, task.padded_q, task.heads_q, task.o_row_stride,
                 task.o_head_stride, 0, kStoredRows, kMapO, &out->o);
 }
 
-void Sm90Family::Fill(absl::Span<const AttentionTask> /*tasks*/, absl::Span<const DeviceTask> placed,
-                      std::byte* upload_host, std::byte* upload_device,
-                      std::byte* workspace_device) {
+void Sm90Family::Fill(absl::Span<const AttentionTask> /*tasks*/,
+                      absl::Span<const DeviceTask> placed, std::byte* upload_host,
+                      std::byte* upload_device, std::byte* workspace_device) {
   upload_ = upload_device;
   workspace_ = workspace_device;
   encoded_ = true;
@@ -262,8 +266,7 @@ cudaError_t Sm90Family::Launch(cudaStream_t stream, std::vector<KernelLaunches>*
     launches->push_back({part.kind == TileKind::kDecode ? kDecodeSm90Name : kForwardSm90Name, 1});
   }
   if (merge_index_.empty()) return cudaSuccess;
-  const Sm90Merge merge = {tasks,
-                           reinterpret_cast<const int32_t*>(upload_ + merge_index_at_),
+  const Sm90Merge merge = {tasks, reinterpret_cast<const int32_t*>(upload_ + merge_index_at_),
                            reinterpret_cast<const int64_t*>(upload_ + merge_first_at_),
                            static_cast<int32_t>(merge_index_.size())};
   const cudaError_t error = LaunchMerge(merge, merge_first_.back(), bf16_, stream);

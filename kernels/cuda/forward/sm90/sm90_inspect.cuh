@@ -2,10 +2,10 @@
 //
 // A masked probability is 0, and the tensor core would still multiply it: 0 * NaN = NaN would reach
 // rows that must not know of it. Two warps look at every V block whose keys not all rows see, while
-// the math warpgroups are busy with its scores. Where a block is finite, nothing else happens. Where
-// it is not, they overwrite the bad elements with 0 and note, in a bitmap of the tile in device
-// memory, which outputs depend on one; the epilogue makes those NaN. Exact for each row and column,
-// and free for finite tensors.
+// the math warpgroups are busy with its scores. Where a block is finite, nothing else happens.
+// Where it is not, they overwrite the bad elements with 0 and note, in a bitmap of the tile in
+// device memory, which outputs depend on one; the epilogue makes those NaN. Exact for each row and
+// column, and free for finite tensors.
 
 #ifndef ATTEND_KERNELS_CUDA_FORWARD_SM90_SM90_INSPECT_CUH_
 #define ATTEND_KERNELS_CUDA_FORWARD_SM90_SM90_INSPECT_CUH_
@@ -85,8 +85,8 @@ struct Inspector {
     uint32_t* words = PoisonBitmap<C>(launch) + column / 32;
     const uint32_t bits = bad << (column % 32);
     const int32_t first = max(key - item.end_offset + 1 - item.row, 0) * item.pack;
-    const int32_t end = min(min(key - item.first_offset + 1 - item.row, C::kRows) * item.pack,
-                            C::kRows);
+    const int32_t end =
+        min(min(key - item.first_offset + 1 - item.row, C::kRows) * item.pack, C::kRows);
 #pragma unroll 1
     for (int32_t row = first; row < end; ++row) {
       atomicOr(words + row * (C::kDimV / 32), bits);
@@ -119,7 +119,7 @@ struct Inspector {
       BarrierWait(shared.ItemFull(slot.index()), slot.parity());
       __syncwarp();
       Item& item = *shared.ItemAt(slot.index());
-      if (item.more == 0) break;
+      if (item.block_end == 0) break;
       bool poisoned = false;
       for (int32_t block = item.block_end - 1; block >= item.block_begin; --block, v.Advance()) {
         // Every block is waited for and released, also unseen: running ahead of the ring or falling

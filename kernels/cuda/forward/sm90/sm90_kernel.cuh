@@ -44,8 +44,8 @@ struct MathWarpgroup {
   const uint32_t warpgroup;
   const int32_t lane;
 
-  // Scores, outputs and probabilities are locals of Run(), handed down by reference: as members they
-  // would not become registers.
+  // Scores, outputs and probabilities are locals of Run(), handed down by reference: as members
+  // they would not become registers.
   using Scores = float[C::kKeys / 2];
   using Outputs = float[C::kDimV / 2];
   using Probabilities = uint32_t[C::kKeys / 4];
@@ -73,8 +73,7 @@ struct MathWarpgroup {
   }
 
   ATTEND_DEVICE uint32_t KLow() const {
-    return Uniform(DescriptorLow(shared.base + C::kKAt, 16) +
-                   KRing().index() * (C::kKBytes >> 4));
+    return Uniform(DescriptorLow(shared.base + C::kKAt, 16) + KRing().index() * (C::kKBytes >> 4));
   }
   ATTEND_DEVICE uint32_t VLow() const {
     return Uniform(DescriptorLow(shared.base + C::kVAt, C::kKvPanelBytes) +
@@ -85,9 +84,15 @@ struct MathWarpgroup {
                    QRing().index() * (C::kQBytes >> 4));
   }
 
-  ATTEND_DEVICE void WaitK() const { WarpBarrierWait(shared.KFull(KRing().index()), KRing().parity()); }
-  ATTEND_DEVICE void WaitV() const { WarpBarrierWait(shared.VFull(VRing().index()), VRing().parity()); }
-  ATTEND_DEVICE void WaitQ() const { WarpBarrierWait(shared.QFull(QRing().index()), QRing().parity()); }
+  ATTEND_DEVICE void WaitK() const {
+    WarpBarrierWait(shared.KFull(KRing().index()), KRing().parity());
+  }
+  ATTEND_DEVICE void WaitV() const {
+    WarpBarrierWait(shared.VFull(VRing().index()), VRing().parity());
+  }
+  ATTEND_DEVICE void WaitQ() const {
+    WarpBarrierWait(shared.QFull(QRing().index()), QRing().parity());
+  }
   ATTEND_DEVICE void WaitItem() const {
     WarpBarrierWait(shared.ItemFull(ItemRing().index()), ItemRing().parity());
   }
@@ -95,9 +100,9 @@ struct MathWarpgroup {
   ATTEND_DEVICE void IssueScores(Scores& s, uint32_t k_low) {
 #pragma unroll
     for (int i = 0; i < C::kDim / 16; ++i) {
-      Wgmma<T, C::kKeys>::Score(s, q_low + (i / 4) * (C::kQPanelBytes >> 4) + (i % 4) * kStepAlongRow,
-                                k_low + (i / 4) * (C::kKvPanelBytes >> 4) + (i % 4) * kStepAlongRow,
-                                i != 0);
+      Wgmma<T, C::kKeys>::Score(
+          s, q_low + (i / 4) * (C::kQPanelBytes >> 4) + (i % 4) * kStepAlongRow,
+          k_low + (i / 4) * (C::kKvPanelBytes >> 4) + (i % 4) * kStepAlongRow, i != 0);
     }
     WgmmaCommit();
   }
@@ -147,15 +152,21 @@ struct MathWarpgroup {
     if (block >= item.full_end || block < item.full_begin) {
       MaskScores<C::kKeys, C::kDecode>(s, item, tile_row, block, lane);
     }
-    LazySoftmax<kFirst>(s);
+    LazySoftmax<kFirst, true>(s);
   }
 
-  // kFirst: nothing has been added to O yet.
-  template <bool kFirst>
+  // kFirst: nothing has been added to O yet. kPacked: leaves packed pairs, which saves registers
+  // for the steps that need them and costs instructions in the loop that does not.
+  template <bool kFirst, bool kPacked>
   ATTEND_DEVICE void LazySoftmax(Scores& s) {
     must_rescale = kFirst || MaxExceeded(rows, s, lag);
     if (must_rescale) rescale = RaiseMaxTo(rows, s, exponent_scale);
-    ExponentialsInPlace<T>(rows, s, exponent_scale);
+    if constexpr (kPacked) {
+      ExponentialsPacked<T>(rows, s, exponent_scale);
+    } else {
+      Exponentials(rows, s, exponent_scale);
+      Pin(s);
+    }
     KeepOrder();
   }
 
@@ -195,11 +206,15 @@ struct MathWarpgroup {
     }
   }
 
-  // Once the product that reads `p` is over. Not a plain move: ptxas would give both one register,
-  // which the product still reads while the exponentials are written (C7513: all is serialised).
-  ATTEND_DEVICE void TakeProbabilities(const Scores& s, Probabilities& p) {
+  // Once the product that reads `p` is over. Packed pairs do not just move: ptxas would give both
+  // one register, which the product still reads while the exponentials are written (C7513: all is
+  // serialised).
+  template <bool kPacked>
+  ATTEND_DEVICE void TakeProbabilities(const Scores& s, Probabilities& p) const {
 #pragma unroll
-    for (int i = 0; i < C::kKeys / 4; ++i) p[i] = __float_as_uint(s[i]) ^ launch.zero;
+    for (int i = 0; i < C::kKeys / 4; ++i) {
+      p[i] = kPacked ? __float_as_uint(s[i]) ^ launch.zero : Pack<T>(s[2 * i], s[2 * i + 1]);
+    }
   }
 
   // Until the inspectors have seen the block that the next step will multiply.
@@ -243,16 +258,17 @@ struct MathWarpgroup {
       IssueValues(o, p, v_low);
     }
     if constexpr (C::kPingPong) {
-      NamedArrive(warpgroup == C::kWarpgroups - 1 ? kTurnBarrier : kTurnBarrier + 1 + warpgroup, 256);
+      NamedArrive(warpgroup == C::kWarpgroups - 1 ? kTurnBarrier : kTurnBarrier + 1 + warpgroup,
+                  256);
     }
-    WgmmaWait<1>();
-    Pin(s);
-    ReleaseK();
     Factors finished;
     if constexpr (kStep == Step::kBoundary) {
       finished = FinishItemRows(previous_slot);
       StartRows(item);
     }
+    WgmmaWait<1>();
+    Pin(s);
+    ReleaseK();
     if constexpr (kFast && kStale) {
       if constexpr (kStep == Step::kFastToSecond) {
         StaleSoftmax(s, second);
@@ -260,14 +276,14 @@ struct MathWarpgroup {
         StaleSoftmax(s, p);
       }
     } else if constexpr (kFast) {
-      LazySoftmax<false>(s);
+      LazySoftmax<false, false>(s);
     } else {
       GeneralSoftmax<kStep == Step::kBoundary>(s, item, block);
     }
     WgmmaWait<0>();
     Pin(o);
     ReleaseV();
-    if constexpr (!kFast || !kStale) TakeProbabilities(s, p);  // first: frees registers
+    if constexpr (!kFast || !kStale) TakeProbabilities<!kFast>(s, p);  // first: frees registers
     if constexpr (kStep == Step::kBoundary) {
       StoreItem(o, previous_slot, finished);
     } else {
@@ -283,75 +299,101 @@ struct MathWarpgroup {
     careful = false;
   }
 
-  ATTEND_DEVICE void Run() {
-    Scores s;
-    Outputs o;
-    Probabilities p, second;  // `second`: stale policy only
-    WaitItem();
-    const Item* item = shared.ItemAt(0);
-    if (Uniform(item->more) == 0) return;
-    if (C::kPingPong && warpgroup == C::kWarpgroups - 1) NamedArrive(kTurnBarrier, 256);
-#pragma unroll
-    for (int i = 0; i < C::kDimV / 2; ++i) o[i] = 0.0f;
-
-    // The first block of all has no product before it.
-    int32_t block = Uniform(item->block_end) - 1;
+  // The first block of a tile when no product runs before it.
+  ATTEND_DEVICE void StartTile(Scores& s, Probabilities& p, const Item& item, int32_t block) {
     q_low = QLow();
     WaitQ();
     WaitK();
     WgmmaFence();
     Pin(s);
     IssueScores(s, KLow());
+    StartRows(item);
     WgmmaWait<0>();
     Pin(s);
     ReleaseK();
-    StartRows(*item);
-    GeneralSoftmax<true>(s, *item, block);
-    TakeProbabilities(s, p);
-    AwaitVerdict(*item, block);
+    GeneralSoftmax<true>(s, item, block);
+    TakeProbabilities<true>(s, p);
+    AwaitVerdict(item, block);
+  }
 
-    while (true) {
-      const int32_t block_begin = Uniform(item->block_begin);
-      const bool modified = (Uniform(item->flags) & kModifiedScores) != 0;
-      const int32_t fast_begin = modified ? block : Uniform(item->full_begin);
-      const int32_t fast_end = Uniform(item->full_end);
-      // Blocks from block - 1 down to block_begin remain.
-      while (block > block_begin) {
-        if constexpr (kStale) {
-          while (block <= fast_end && block - 2 >= fast_begin) {
-            RunStep<Step::kFastToSecond>(s, o, p, second, *item, block - 1, 0);
-            RunStep<Step::kFastToFirst>(s, o, p, second, *item, block - 2, 0);
-            block -= 2;
-          }
-        } else {
-          while (block <= fast_end && block - 1 >= fast_begin) {
-            RunStep<Step::kFastToFirst>(s, o, p, second, *item, block - 1, 0);
-            block -= 1;
-          }
+  // The last product of a tile when none runs beside it.
+  ATTEND_DEVICE void FinishTile(Outputs& o, const Probabilities& p, uint32_t item_slot) {
+    WaitV();
+    WgmmaFence();
+    Pin(o);
+    IssueValues(o, p, VLow());
+    const Factors factors = FinishItemRows(item_slot);
+    WgmmaWait<0>();
+    Pin(o);
+    if (lane == 0) BarrierArrive(shared.VEmpty(VRing().index()));
+    StoreItem(o, item_slot, factors);
+  }
+
+  // Blocks `block` - 1 down to the item's last.
+  ATTEND_DEVICE void RunBlocks(Scores& s, Outputs& o, Probabilities& p, Probabilities& second,
+                               const Item& item, int32_t block) {
+    const int32_t block_begin = Uniform(item.block_begin);
+    const int32_t fast_begin = Uniform(item.fast_begin), fast_end = Uniform(item.fast_end);
+    while (block > block_begin) {
+      if constexpr (kStale) {
+        while (block <= fast_end && block - 2 >= fast_begin) {
+          RunStep<Step::kFastToSecond>(s, o, p, second, item, block - 1, 0);
+          RunStep<Step::kFastToFirst>(s, o, p, second, item, block - 2, 0);
+          block -= 2;
         }
-        if (block > block_begin) {
-          --block;
-          RunStep<Step::kGeneral>(s, o, p, second, *item, block, 0);
+      } else {
+        while (block <= fast_end && block - 1 >= fast_begin) {
+          RunStep<Step::kFastToFirst>(s, o, p, second, item, block - 1, 0);
+          block -= 1;
         }
       }
-      const uint32_t previous_slot = ItemRing().index();
-      ReleaseQ();
-      WaitItem();
-      item = shared.ItemAt(ItemRing().index());
-      if (Uniform(item->more) == 0) {
-        WaitV();
-        WgmmaFence();
-        Pin(o);
-        IssueValues(o, p, VLow());
-        WgmmaWait<0>();
-        Pin(o);
-        StoreItem(o, previous_slot, FinishItemRows(previous_slot));
-        break;
+      if (block > block_begin) {
+        --block;
+        RunStep<Step::kGeneral>(s, o, p, second, item, block, 0);
       }
-      WaitQ();
-      q_low = QLow();
-      block = Uniform(item->block_end) - 1;
-      RunStep<Step::kBoundary>(s, o, p, second, *item, block, previous_slot);
+    }
+  }
+
+  ATTEND_DEVICE void Run() {
+    Scores s;
+    Outputs o;
+    Probabilities p, second;  // `second`: stale policy only
+    if (C::kPingPong && warpgroup == C::kWarpgroups - 1) NamedArrive(kTurnBarrier, 256);
+#pragma unroll
+    for (int i = 0; i < C::kDimV / 2; ++i) o[i] = 0.0f;
+    WaitItem();
+    const Item* item = shared.ItemAt(0);
+    int32_t block_end = Uniform(item->block_end);
+    if (block_end == 0) return;
+    if constexpr (C::kQStages == 1) {
+      // The next Q arrives while the last product and the epilogue run, so tiles do not overlap.
+      do {
+        StartTile(s, p, *item, block_end - 1);
+        RunBlocks(s, o, p, second, *item, block_end - 1);
+        const uint32_t finished_slot = ItemRing().index();
+        ReleaseQ();
+        FinishTile(o, p, finished_slot);
+        WaitItem();
+        item = shared.ItemAt(ItemRing().index());
+        block_end = Uniform(item->block_end);
+      } while (block_end != 0);
+    } else {
+      StartTile(s, p, *item, block_end - 1);
+      while (true) {
+        RunBlocks(s, o, p, second, *item, block_end - 1);
+        const uint32_t previous_slot = ItemRing().index();
+        ReleaseQ();
+        WaitItem();
+        item = shared.ItemAt(ItemRing().index());
+        block_end = Uniform(item->block_end);
+        if (block_end == 0) {
+          FinishTile(o, p, previous_slot);
+          break;
+        }
+        WaitQ();
+        q_low = QLow();
+        RunStep<Step::kBoundary>(s, o, p, second, *item, block_end - 1, previous_slot);
+      }
     }
     if (!C::kDirect && lane == 0) StoreWait();
   }

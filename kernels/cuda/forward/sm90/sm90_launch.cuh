@@ -1,4 +1,5 @@
-// What an instance file needs: compiles one tile for both 16-bit types and describes it to the host.
+// What an instance file needs: compiles one tile for both 16-bit types and describes it to the
+// host.
 
 #ifndef ATTEND_KERNELS_CUDA_FORWARD_SM90_SM90_LAUNCH_CUH_
 #define ATTEND_KERNELS_CUDA_FORWARD_SM90_SM90_LAUNCH_CUH_
@@ -32,9 +33,9 @@ const Sm90Kernel& Instance(bool bf16) {
 }  // namespace attend::cuda::sm90
 
 // Defines `Kernel<tile>`.
-#define ATTEND_SM90_INSTANCE(tile)                                                             \
-  const attend::cuda::sm90::Sm90Kernel& attend::cuda::sm90::Kernel##tile(bool bf16) {          \
-    return Instance<Config##tile>(bf16);                                                       \
+#define ATTEND_SM90_INSTANCE(tile)                                                    \
+  const attend::cuda::sm90::Sm90Kernel& attend::cuda::sm90::Kernel##tile(bool bf16) { \
+    return Instance<Config##tile>(bf16);                                              \
   }
 
 #endif  // ATTEND_KERNELS_CUDA_FORWARD_SM90_SM90_LAUNCH_CUH_

@@ -15,8 +15,8 @@ namespace attend::cuda::sm90 {
 // One compiled kernel and the numbers that the host plans with.
 struct Sm90Kernel {
   const void* function;
-  int rows;  // of a tile
-  int keys;  // of a block
+  int rows;           // of a tile
+  int keys;           // of a block
   int q_panel_bytes;  // of a full tile
   int threads;
   size_t shared_bytes;

@@ -1,7 +1,8 @@
 // Masks and score modifications of one block, for the steps that need them.
 //
-// A thread of a math warpgroup holds two rows of its warp's sixteen, A = lane / 4 and B = A + 8, and
-// of those the columns 8 i + 2 (lane % 4) + {0, 1}: scores[4 i + {0, 1}] of row A, {2, 3} of row B.
+// A thread of a math warpgroup holds two rows of its warp's sixteen, A = lane / 4 and B = A + 8,
+// and of those the columns 8 i + 2 (lane % 4) + {0, 1}: scores[4 i + {0, 1}] of row A, {2, 3} of
+// row B.
 
 #ifndef ATTEND_KERNELS_CUDA_FORWARD_SM90_SM90_MASK_CUH_
 #define ATTEND_KERNELS_CUDA_FORWARD_SM90_SM90_MASK_CUH_

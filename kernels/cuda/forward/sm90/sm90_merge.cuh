@@ -1,7 +1,8 @@
-// Merges the partial results of a task's key chunks, in key order: one warp a row.
+// Merges the partial results of a task's key chunks, in a fixed order: one block a row.
 //
-// o = sum_c w_c o_c / sum_c w_c with w_c = exp(lse_c - max lse); the sink joins the denominator here,
-// once. A chunk in which the row saw nothing has lse -infinity and weight 0.
+// o = sum_c w_c o_c / sum_c w_c with w_c = exp(lse_c - max lse); the sink joins the denominator
+// here, once. A chunk in which the row saw nothing has lse -infinity and weight 0. Each warp adds a
+// run of neighbouring chunks in key order, and the runs are added in key order.
 
 #ifndef ATTEND_KERNELS_CUDA_FORWARD_SM90_SM90_MERGE_CUH_
 #define ATTEND_KERNELS_CUDA_FORWARD_SM90_SM90_MERGE_CUH_
@@ -17,14 +18,14 @@
 
 namespace attend::cuda::sm90 {
 
-inline constexpr int kMergeRows = 4;  // of a block; rows are few, so small blocks spread them
+inline constexpr int kMergeWarps = 4;  // rows are few: what counts is loads in flight for each
 
 template <class T>
-__global__ void __launch_bounds__(32 * kMergeRows)
+__global__ void __launch_bounds__(32 * kMergeWarps)
     MergeKernel(const __grid_constant__ Sm90Merge merge) {
-  const int64_t place = static_cast<int64_t>(blockIdx.x) * kMergeRows + threadIdx.x / 32;
-  if (place >= merge.first_row[merge.count]) return;
+  const int64_t place = blockIdx.x;
   const int32_t lane = static_cast<int32_t>(threadIdx.x % 32);
+  const int32_t warp = static_cast<int32_t>(threadIdx.x / 32);
   int32_t begin = 0, end = merge.count;
   while (end - begin > 1) {
     const int32_t middle = (begin + end) / 2;
@@ -39,9 +40,10 @@ __global__ void __launch_bounds__(32 * kMergeRows)
   const int32_t head = static_cast<int32_t>(row / task.padded_q);
   const int32_t query = static_cast<int32_t>(row - static_cast<int64_t>(head) * task.padded_q);
   const int64_t chunk_stride = static_cast<int64_t>(task.heads_q) * task.padded_q;
+  const int32_t chunks = task.chunks, columns = task.head_dim_v;
 
   float top = NegativeInfinity();
-  for (int32_t chunk = lane; chunk < task.chunks; chunk += 32) {
+  for (int32_t chunk = lane; chunk < chunks; chunk += 32) {
     top = fmaxf(top, task.partial_lse[chunk * chunk_stride + row]);
   }
 #pragma unroll
@@ -55,33 +57,47 @@ __global__ void __launch_bounds__(32 * kMergeRows)
   // Lane l holds columns 64 i + 2 l and the next.
   float2 sum[4] = {};
   float denominator = 0.0f;
-  for (int32_t chunk = 0; chunk < task.chunks; ++chunk) {
+  const int32_t run = (chunks + kMergeWarps - 1) / kMergeWarps;
+#pragma unroll 4
+  for (int32_t chunk = warp * run; chunk < min((warp + 1) * run, chunks); ++chunk) {
     const int64_t at = chunk * chunk_stride + row;
     const float weight = Exp2((task.partial_lse[at] - base) * kLog2E);
     denominator += weight;
-    const float* o = task.partial_o + at * task.head_dim_v;
+    const float* o = task.partial_o + at * columns;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int32_t column = 64 * i + 2 * lane;
-      if (column >= task.head_dim_v) continue;
+      if (column >= columns) continue;
       const float2 part = *reinterpret_cast<const float2*>(o + column);
       sum[i].x = fmaf(weight, part.x, sum[i].x);
       sum[i].y = fmaf(weight, part.y, sum[i].y);
     }
   }
-  if (has_sink) denominator += Exp2((sink - base) * kLog2E);
-  const float factor = denominator == 0.0f || padding ? 0.0f : 1.0f / denominator;
-  uint32_t* out = reinterpret_cast<uint32_t*>(static_cast<T*>(task.o_pointer) +
-                                              query * task.o_row_stride +
-                                              head * task.o_head_stride);
+  __shared__ float2 sums[kMergeWarps][4][32];
+  __shared__ float denominators[kMergeWarps];
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int32_t column = 64 * i + 2 * lane;
-    if (column < task.head_dim_v) {
-      out[column / 2] = padding ? 0u : Pack<T>(sum[i].x * factor, sum[i].y * factor);
-    }
+  for (int i = 0; i < 4; ++i) sums[warp][i][lane] = sum[i];
+  if (lane == 0) denominators[warp] = denominator;
+  __syncthreads();
+  denominator = has_sink ? Exp2((sink - base) * kLog2E) : 0.0f;
+#pragma unroll
+  for (int w = 0; w < kMergeWarps; ++w) denominator += denominators[w];
+  const float factor = denominator == 0.0f ? 0.0f : 1.0f / denominator;
+
+  // Warp w writes columns 64 w and on.
+  float2 total = {};
+#pragma unroll
+  for (int w = 0; w < kMergeWarps; ++w) {
+    total.x += sums[w][warp][lane].x;
+    total.y += sums[w][warp][lane].y;
   }
-  if (task.lse != nullptr && lane == 0) {
+  const int32_t column = 64 * warp + 2 * lane;
+  if (column < columns) {
+    T* out = static_cast<T*>(task.o_pointer) + query * task.o_row_stride +
+             head * task.o_head_stride + column;
+    *reinterpret_cast<uint32_t*>(out) = padding ? 0u : Pack<T>(total.x * factor, total.y * factor);
+  }
+  if (task.lse != nullptr && threadIdx.x == 0) {
     task.lse[head * task.lse_head_stride + query] =
         padding || denominator == 0.0f ? NegativeInfinity() : base + logf(denominator);
   }

@@ -36,9 +36,9 @@ struct alignas(128) Sm90Task {
   CUtensorMap o;  // {columns, rows, heads}; ends at padded_q
 
   void* o_pointer;
-  float* lse;               // [heads_q, padded_q] or null
-  float* partial_o;         // [chunks, heads_q, padded_q, head_dim_v] fp32, when chunks > 1
-  float* partial_lse;       // [chunks, heads_q, padded_q]
+  float* lse;          // [heads_q, padded_q] or null
+  float* partial_o;    // [chunks, heads_q, padded_q, head_dim_v] fp32, when chunks > 1
+  float* partial_lse;  // [chunks, heads_q, padded_q]
   const float* alibi_slopes;
   const float* sinks;
   int64_t o_row_stride, o_head_stride;  // elements
@@ -48,17 +48,17 @@ struct alignas(128) Sm90Task {
   // Row i sees keys [max(0, i + first_offset), min(seqlen_k, i + end_offset)).
   int32_t first_offset, end_offset;
   int32_t heads_q;
-  int32_t pack;           // query heads that share a tile's rows: row r is (r / pack, r % pack)
-  int32_t heads_per_kv;   // groups of packed heads for each kv head
-  int32_t rows;           // query rows of a tile (tile rows / pack)
-  int32_t chunk_origin;   // first key of the first chunk
-  int32_t chunk_keys;     // keys of a chunk; chunks == 1: all
+  int32_t pack;          // query heads that share a tile's rows: row r is (r / pack, r % pack)
+  int32_t heads_per_kv;  // groups of packed heads for each kv head
+  int32_t rows;          // query rows of a tile (tile rows / pack)
+  int32_t chunk_origin;  // first key of the first chunk
+  int32_t chunk_keys;    // keys of a chunk; chunks == 1: all
   int32_t chunks;
   int32_t head_dim_v;
-  int32_t q_bytes;        // of one panel of Q as loaded
+  int32_t q_bytes;  // of one panel of Q as loaded
   int32_t flags;
-  float exponent_scale;   // log2(e) * softmax_scale, or log2(e) with kModifiedScores
-  float logit_scale;      // turns a row maximum into natural-log units: softmax_scale or 1
+  float exponent_scale;  // log2(e) * softmax_scale, or log2(e) with kModifiedScores
+  float logit_scale;     // turns a row maximum into natural-log units: softmax_scale or 1
   float softmax_scale;
   float softcap;
 };
@@ -79,8 +79,8 @@ struct Sm90Segment {
 struct Sm90Launch {
   const Sm90Task* tasks;
   const Sm90Segment* segments;
-  int32_t* next_item;   // [2], 0 at launch; blocks draw items from the first
-  uint32_t* poison;     // [blocks, rows of a tile, head_dim_v / 32]: see sm90_inspect.cuh
+  int32_t* next_item;  // [2], 0 at launch; blocks draw items from the first
+  uint32_t* poison;    // [blocks, rows of a tile, head_dim_v / 32]: see sm90_inspect.cuh
   int32_t segment_count;
   int32_t items;
   uint32_t zero;         // 0, unknown to the compiler

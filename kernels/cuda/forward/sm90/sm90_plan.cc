@@ -28,8 +28,7 @@ void MaskOffsets(const AttentionTask& task, Sm90TaskPlan* plan) {
   if (mask.causal) right = 0;
   plan->first_offset = Offset(diagonal, -left);
   plan->end_offset = Offset(diagonal, right + 1);
-  plan->masked = plan->end_offset < task.seqlen_k ||
-                 task.seqlen_q - 1 + plan->first_offset > 0;
+  plan->masked = plan->end_offset < task.seqlen_k || task.seqlen_q - 1 + plan->first_offset > 0;
 }
 
 TileKind KindOf(const AttentionTask& task, bool masked) {
@@ -39,9 +38,10 @@ TileKind KindOf(const AttentionTask& task, bool masked) {
     return TileKind::kDecode;
   }
   const HeadTile head_tile = HeadTileOf(task);
-  const int64_t from = head_tile == HeadTile::k64    ? (masked ? kLongFromD64Masked : kLongFromD64)
-                       : head_tile == HeadTile::k128 ? (masked ? kLongFromD128Masked : kLongFromD128)
-                                                     : INT64_MAX;
+  const int64_t from = head_tile == HeadTile::k64 ? (masked ? kLongFromD64Masked : kLongFromD64)
+                       : head_tile == HeadTile::k128
+                           ? (masked ? kLongFromD128Masked : kLongFromD128)
+                           : INT64_MAX;
   return task.seqlen_q >= from ? TileKind::kLong : TileKind::kShort;
 }
 
@@ -58,9 +58,10 @@ void CutKeys(const AttentionTask& task, int64_t keys, Sm90TaskPlan* plan) {
   const int64_t end =
       std::clamp<int64_t>(task.seqlen_q - 1 + plan->end_offset, begin, task.seqlen_k);
   const int64_t tiles = plan->heads * plan->row_tiles;
-  if (tiles == 0 || tiles >= kEnoughItems || end - begin <= kMinChunkKeys) return;
+  if (tiles == 0 || end <= begin) return;
   const int64_t wanted =
-      std::min(CeilDiv(kEnoughItems, tiles), CeilDiv(end - begin, kMinChunkKeys));
+      std::max(std::min(CeilDiv(kEnoughItems, tiles), CeilDiv(end - begin, kMinChunkKeys)),
+               std::min(CeilDiv(kPlentyItems, tiles), CeilDiv(end - begin, kLongChunkKeys)));
   plan->chunk_origin = begin;
   plan->chunk_keys = CeilDiv(CeilDiv(end - begin, wanted), keys) * keys;
   plan->chunks = CeilDiv(end - begin, plan->chunk_keys);
@@ -149,8 +150,7 @@ Sm90TaskPlan PlanSm90Task(const AttentionTask& task) {
   Sm90TaskPlan plan;
   MaskOffsets(task, &plan);
   plan.kind = KindOf(task, plan.masked);
-  const Sm90Kernel& kernel =
-      KernelOf(HeadTileOf(task), plan.kind, task.dtype() == DType::kBF16);
+  const Sm90Kernel& kernel = KernelOf(HeadTileOf(task), plan.kind, task.dtype() == DType::kBF16);
   if (plan.kind == TileKind::kDecode) plan.pack = static_cast<int32_t>(PackOf(Group(task)));
   plan.rows = kernel.rows / plan.pack;
   plan.heads = task.heads_q() / plan.pack;
@@ -190,8 +190,8 @@ void PlanSm90Batch(absl::Span<const AttentionTask> tasks, Sm90BatchPlan* plan) {
     int64_t next = first + 1;
     while (next < end && SameShape(task_at(first), shape, task_at(next), task_plan(next))) ++next;
     if (plan->parts.empty() || plan->parts.back().kind != shape.kind) {
-      plan->parts.push_back({shape.kind, static_cast<int32_t>(plan->segments.size()), 0, 0,
-                             !shape.masked});
+      plan->parts.push_back(
+          {shape.kind, static_cast<int32_t>(plan->segments.size()), 0, 0, !shape.masked});
     } else {
       plan->parts.back().equal_items = false;  // a second shape
     }

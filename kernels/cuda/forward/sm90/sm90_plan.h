@@ -27,7 +27,7 @@ const Sm90Kernel& KernelOf(HeadTile head_tile, TileKind kind, bool bf16);
 // How one task is cut.
 struct Sm90TaskPlan {
   TileKind kind = TileKind::kShort;
-  bool masked = false;  // rows differ in the keys they see
+  bool masked = false;                       // rows differ in the keys they see
   int32_t first_offset = 0, end_offset = 0;  // as in Sm90Task
   int32_t pack = 1;
   int32_t rows = 0;       // query rows of a tile

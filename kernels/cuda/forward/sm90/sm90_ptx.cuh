@@ -150,9 +150,7 @@ ATTEND_DEVICE void StoreWaitRead() {
 ATTEND_DEVICE void StoreWait() { ::cuda::ptx::cp_async_bulk_wait_group(::cuda::ptx::n32_t<0>{}); }
 
 // Orders this thread's shared-memory writes before what the tensor cores and copies read next.
-ATTEND_DEVICE void ProxyFence() {
-  ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_shared);
-}
+ATTEND_DEVICE void ProxyFence() { ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_shared); }
 
 // ---- registers ----
 

@@ -14,15 +14,19 @@ inline constexpr int64_t kDecodeRows = 64;
 // Up to this many query rows, one head would leave most of an ordinary tile empty.
 inline constexpr int64_t kDecodeQueries = 32;
 
-// A task that fills less than half of the 132 multiprocessors with ordinary tiles is cut smaller and
-// along its keys, if there are enough keys to share.
+// A task that fills less than half of the 132 multiprocessors with ordinary tiles is cut smaller
+// and along its keys, if there are enough keys to share.
 inline constexpr int64_t kFewTiles = 66;
 inline constexpr int64_t kFewTilesKeys = 1024;
 
-// Keys are cut until a task has about four items for each multiprocessor of the largest part, so that
-// the last round is short; chunks under 512 keys would spend their time on starting and merging.
-inline constexpr int64_t kEnoughItems = 4 * 132;
-inline constexpr int64_t kMinChunkKeys = 512;
+// Keys are cut until a task has one item for each of 132 multiprocessors, into chunks of no less
+// than 256 keys: below that, starting and merging cost more than they bring. Long ones are cut
+// further, into chunks of no less than 1024 keys, until there are four items for each: the last
+// round is short then.
+inline constexpr int64_t kEnoughItems = 132;
+inline constexpr int64_t kMinChunkKeys = 256;
+inline constexpr int64_t kPlentyItems = 4 * 132;
+inline constexpr int64_t kLongChunkKeys = 1024;
 
 // From these lengths on the tiles of 192 query rows are faster than those of 128.
 inline constexpr int64_t kLongFromD64 = 0;

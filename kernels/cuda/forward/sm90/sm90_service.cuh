@@ -31,75 +31,95 @@ ATTEND_DEVICE int32_t Clamp(int32_t value, int32_t low, int32_t high) {
   return min(max(value, low), high);
 }
 
-// Writes what item number `number` of `segment` is. By one thread, field by field (volatile: in this
-// order and no more at a time): the service warps have few registers.
+ATTEND_DEVICE void PrefetchMap(const CUtensorMap* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+// Loads through L1, one at a time and in this order: the service warps have few registers, and the
+// compiler would have all fields in flight at once.
+ATTEND_DEVICE int32_t Load(const int32_t& field) {
+  int32_t value;
+  asm volatile("ld.global.nc.b32 %0, [%1];" : "=r"(value) : "l"(&field));
+  return value;
+}
+ATTEND_DEVICE int32_t Load(const float& field) {
+  return Load(reinterpret_cast<const int32_t&>(field));
+}
+
+// Writes what item number `number` of `segment` is. By one thread.
 template <class C>
-ATTEND_DEVICE void WriteItem(const Sm90Task* tasks, const volatile Sm90Segment& segment,
-                             int32_t number, Item& item) {
-  uint32_t head = number - segment.first_item;
+ATTEND_DEVICE void WriteItem(const Sm90Task* tasks, const Sm90Segment& segment, int32_t number,
+                             Item& item) {
+  uint32_t head = number - Load(segment.first_item);
+  const uint32_t chunks = Load(segment.chunks), row_tiles = Load(segment.row_tiles);
+  const uint32_t segment_heads = Load(segment.heads);
   uint32_t place;
-  if (segment.rows_inner != 0) {
-    const uint32_t places = segment.row_tiles * segment.chunks;
-    place = head % places;
-    head = head / places;
+  if (Load(segment.rows_inner) != 0) {
+    place = head % (row_tiles * chunks);
+    head = head / (row_tiles * chunks);
   } else {
-    const uint32_t heads = segment.heads * segment.tasks;
+    const uint32_t heads = segment_heads * Load(segment.tasks);
     place = head / heads;
     head = head % heads;
   }
-  const uint32_t chunk = place % segment.chunks;
-  item.chunk = chunk;
-  const int32_t tile = segment.row_tiles - 1 - place / segment.chunks;
-  const uint32_t task_offset = head / segment.heads;
-  head = head % segment.heads + segment.first_head;
-
-  const volatile Sm90Task& task = tasks[segment.first_task + task_offset];
-  const int32_t row = tile * task.rows;
-  item.more = 1;
-  item.task = const_cast<const Sm90Task*>(&task);
+  const Sm90Task& task = tasks[Load(segment.first_task) + head / segment_heads];
+  PrefetchMap(&task.q);
+  PrefetchMap(&task.k);
+  PrefetchMap(&task.v);
+  item.task = &task;
+  head = head % segment_heads + Load(segment.first_head);
+  const uint32_t chunk = chunks == 1 ? 0 : place % chunks;
+  const int32_t tile = row_tiles - 1 - (chunks == 1 ? place : place / chunks);
+  const int32_t rows = Load(task.rows), seqlen_q = Load(task.seqlen_q);
+  const int32_t row = tile * rows;
   item.head = head;
-  item.kv_head = head / static_cast<uint32_t>(task.heads_per_kv);
+  item.kv_head = head / static_cast<uint32_t>(Load(task.heads_per_kv));
   item.row = row;
-  item.seqlen_q = task.seqlen_q;
-  item.seqlen_k = task.seqlen_k;
-  item.first_offset = task.first_offset;
-  item.end_offset = task.end_offset;
-  item.pack = task.pack;
+  item.chunk = chunk;
+  item.seqlen_q = seqlen_q;
+  item.pack = Load(task.pack);
   item.poisoned = 0;
-  item.flags = task.flags;
-  item.q_bytes = task.q_bytes;
-  item.end_row = min(row + task.rows, task.padded_q);
-  item.exponent_scale = task.exponent_scale;
-  item.logit_scale = task.logit_scale;
-  item.softmax_scale = task.softmax_scale;
-  item.softcap = task.softcap;
+  item.q_bytes = Load(task.q_bytes);
+  item.end_row = min(row + rows, Load(task.padded_q));
+  item.exponent_scale = __int_as_float(Load(task.exponent_scale));
+  item.logit_scale = __int_as_float(Load(task.logit_scale));
+  item.softmax_scale = __int_as_float(Load(task.softmax_scale));
+  item.softcap = __int_as_float(Load(task.softcap));
   float* lse = task.lse;
   if (!C::kDecode && lse != nullptr) lse += head * task.lse_head_stride;
   item.lse = lse;
 
   // Keys of this chunk that some row sees, and those that every row sees.
-  const int32_t last_row = min(row + task.rows, task.seqlen_q) - 1;
-  const int32_t chunk_begin = task.chunk_origin + chunk * task.chunk_keys;
-  const int32_t chunk_end = min(chunk_begin + task.chunk_keys, task.seqlen_k);
-  const int32_t begin = max(chunk_begin, row + task.first_offset);
-  const int32_t end = min(chunk_end, last_row + task.end_offset);
+  const int32_t seqlen_k = Load(task.seqlen_k);
+  const int32_t first_offset = Load(task.first_offset), end_offset = Load(task.end_offset);
+  const int32_t flags = Load(task.flags);
+  item.seqlen_k = seqlen_k;
+  item.first_offset = first_offset;
+  item.end_offset = end_offset;
+  item.flags = flags;
+  const int32_t last_row = min(row + rows, seqlen_q) - 1;
+  const int32_t chunk_keys = Load(task.chunk_keys);
+  const int32_t chunk_begin = Load(task.chunk_origin) + chunk * chunk_keys;
+  const int32_t chunk_end = min(chunk_begin + chunk_keys, seqlen_k);
+  const int32_t begin = max(chunk_begin, row + first_offset);
+  const int32_t end = min(chunk_end, last_row + end_offset);
+  int32_t block_begin = begin / C::kKeys, block_end = (end + C::kKeys - 1) / C::kKeys;
+  int32_t full_begin = (max(last_row + first_offset, chunk_begin) + C::kKeys - 1) / C::kKeys;
+  int32_t full_end = max(min(row + end_offset, chunk_end), 0) / C::kKeys;
   if (last_row < row || begin >= end) {
     // Nothing to see: one block beyond the keys, all masked and read as 0.
-    const int32_t block = task.seqlen_k / C::kKeys + 1;
-    item.block_begin = block;
-    item.block_end = item.full_begin = item.full_end = block + 1;
-    return;
+    block_begin = seqlen_k / C::kKeys + 1;
+    block_end = block_begin + 1;
+    full_begin = full_end = block_end;
   }
-  const int32_t block_begin = begin / C::kKeys;
-  const int32_t block_end = (end + C::kKeys - 1) / C::kKeys;
-  const int32_t all_begin = max(last_row + task.first_offset, chunk_begin);
-  const int32_t all_end = max(min(row + task.end_offset, chunk_end), 0);
-  const int32_t full_begin =
-      Clamp((all_begin + C::kKeys - 1) / C::kKeys, block_begin, block_end);
-  item.block_begin = block_begin;
+  full_begin = Clamp(full_begin, block_begin, block_end);
+  full_end = Clamp(full_end, full_begin, block_end);
   item.block_end = block_end;
+  item.block_begin = block_begin;
   item.full_begin = full_begin;
-  item.full_end = Clamp(all_end / C::kKeys, full_begin, block_end);
+  item.full_end = full_end;
+  item.fast_begin = (flags & kModifiedScores) != 0 ? full_end : full_begin;
+  item.fast_end = full_end;
 }
 
 // Warp 1: draws items and publishes them, one when the producer asks for it.
@@ -125,7 +145,7 @@ ATTEND_DEVICE void RunScheduler(const Sm90Launch& launch, const Shared<C>& share
       if (more) {
         WriteItem<C>(launch.tasks, launch.segments[segment], number, item);
       } else {
-        item.more = 0;
+        item.block_end = 0;
       }
       BarrierArrive(shared.ItemFull(slot.index()));
     }
@@ -188,39 +208,51 @@ struct Producer {
     BarrierExpect(shared.QFull(q.index()), static_cast<uint32_t>(panel_bytes) * C::kPanels);
 #pragma unroll
     for (int panel = 0; panel < C::kPanels; ++panel) {
-      TensorLoad4(shared.base + C::kQAt + q.index() * C::kQBytes + panel * C::kQPanelBytes, &task->q,
-                  64 * panel, row, head, shared.QFull(q.index()));
+      TensorLoad4(shared.base + C::kQAt + q.index() * C::kQBytes + panel * C::kQPanelBytes,
+                  &task->q, 64 * panel, row, head, shared.QFull(q.index()));
     }
   }
 
-  ATTEND_DEVICE void Run() {
-    Place last{};  // its V is still to be loaded
-    bool pending = false;
-    while (true) {
-      const Ring<C::kItemSlots> slot{items++};
-      BarrierWait(shared.ItemFull(slot.index()), slot.parity());
-      const Item* item = shared.ItemAt(slot.index());
-      if (item->more == 0) break;
-      const Sm90Task* task = item->task;
-      const int32_t row = item->row, head = item->head, q_bytes = item->q_bytes;
-      const int32_t block_begin = item->block_begin;
-      Place place{task, item->kv_head, item->block_end - 1};
-      BarrierArrive(shared.ItemEmpty(slot.index()));
+  // Waits for the next item; false: no more. Until then `last`'s V must not wait for it.
+  ATTEND_DEVICE bool Next(Place* place, int32_t* row, int32_t* head, int32_t* q_bytes,
+                          int32_t* block_begin, const Place& last, bool* pending) {
+    const Ring<C::kItemSlots> slot{items++};
+    if (C::kQStages > 1 && *pending && !BarrierTest(shared.ItemFull(slot.index()), slot.parity())) {
+      LoadV<1>(last);
+      *pending = false;
+    }
+    BarrierWait(shared.ItemFull(slot.index()), slot.parity());
+    const Item* item = shared.ItemAt(slot.index());
+    if (item->block_end == 0) return false;
+    *place = {item->task, item->kv_head, item->block_end - 1};
+    *row = item->row;
+    *head = item->head;
+    *q_bytes = item->q_bytes;
+    *block_begin = item->block_begin;
+    BarrierArrive(shared.ItemEmpty(slot.index()));
+    return true;
+  }
 
+  ATTEND_DEVICE void Run() {
+    Place last{};  // its V is still to be loaded, if pending
+    bool pending = false;
+    Place place;
+    int32_t row, head, q_bytes, block_begin;
+    while (Next(&place, &row, &head, &q_bytes, &block_begin, last, &pending)) {
       // The next item is wanted early enough to hide finding it, and late enough to be drawn by the
       // block that will be free first.
-      constexpr int32_t kAhead = 3;
+      constexpr int32_t kAhead = 4;
       bool wanted = place.block - block_begin < kAhead;
       if (wanted) BarrierArrive(shared.ItemWanted());
       if constexpr (C::kQStages > 1) {
-        LoadQ(task, row, head, q_bytes);
         LoadK(place);
+        LoadQ(place.task, row, head, q_bytes);
         if (pending) LoadV<2>(last);
       } else {
         // Q's one place is free only after the item before has used its last K.
         if (pending) LoadV<1>(last);
         LoadK(place);
-        LoadQ(task, row, head, q_bytes);
+        LoadQ(place.task, row, head, q_bytes);
       }
       last = place;
       while (last.block > block_begin) {

@@ -68,7 +68,8 @@ ATTEND_DEVICE void ThreadMax(const float (&scores)[kCount], float* max_a, float*
 }
 
 // The same as integers, three at a time in one instruction. The order of signed integers is that of
-// floats among numbers >= 0, and any of those beats any negative one: right when the result is >= 0.
+// floats among numbers >= 0, and any of those beats any negative one: right when the result is >=
+// 0.
 template <int kCount>
 ATTEND_DEVICE void ThreadMaxBits(const float (&scores)[kCount], int32_t* max_a, int32_t* max_b) {
   int32_t a[2], b[2];
@@ -123,11 +124,28 @@ ATTEND_DEVICE bool MaxExceeded(const RowState& state, const float (&scores)[kCou
                                    (limit_a < 0.0f) | (limit_b < 0.0f)) != 0;
 }
 
-// Scores become probabilities in place, packed: pair i, as bits, in scores[i] for i < kCount / 2. The
-// registers behind are free from then on.
+// Scores become probabilities in place.
+template <int kCount>
+ATTEND_DEVICE void Exponentials(RowState& state, float (&scores)[kCount], float exponent_scale) {
+  float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll
+  for (int i = 0; i < kCount / 4; ++i) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      float& x = scores[4 * i + e];
+      x = Exp2(fmaf(x, exponent_scale, e < 2 ? state.shift_a : state.shift_b));
+      sum[e] += x;
+    }
+  }
+  state.sum_a += sum[0] + sum[1];
+  state.sum_b += sum[2] + sum[3];
+}
+
+// Scores become probabilities in place, packed: pair i, as bits, in scores[i] for i < kCount / 2.
+// The registers behind are free from then on.
 template <class T, int kCount>
-ATTEND_DEVICE void ExponentialsInPlace(RowState& state, float (&scores)[kCount],
-                                       float exponent_scale) {
+ATTEND_DEVICE void ExponentialsPacked(RowState& state, float (&scores)[kCount],
+                                      float exponent_scale) {
   float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll
   for (int i = 0; i < kCount / 4; ++i) {

@@ -14,15 +14,17 @@ namespace attend::cuda::sm90 {
 
 // A 16-bit tensor and the boxes it is copied in.
 //
-// Map {columns, pack, rows, heads / pack}, boxes of 64 columns, `pack` heads and `box_rows` rows; with
-// pack 0, {columns, rows, heads} and boxes of one head. Reads beyond the extents give 0, writes
-// beyond them are dropped. Strides count elements and are multiples of 8; data is aligned to 16.
+// Map {columns, pack, rows, heads / pack}, boxes of 64 columns, `pack` heads and `box_rows` rows;
+// with pack 0, {columns, rows, heads} and boxes of one head. Reads beyond the extents give 0,
+// writes beyond them are dropped. Strides count elements and are multiples of 8; data is aligned
+// to 16.
 struct TensorMapShape {
   Element element = Element::kBF16;
   int64_t columns = 0, rows = 0, heads = 0;
   int64_t row_stride = 0, head_stride = 0;
   int64_t pack = 0;
   int64_t box_rows = 0;
+  bool streamed = false;  // read once: L2 fetches whole pairs of lines
 };
 
 // Encodes tensor maps through the driver, found at run time: nothing links the driver's library.
@@ -60,7 +62,7 @@ class TensorMapEncoder {
                                       CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
   EncodeFunction encode_ = nullptr;
   bool patches_ = false;
-  size_t address_at_ = 0;              // 8 bytes
+  size_t address_at_ = 0;                    // 8 bytes
   size_t rows_at_ = 0, rows_at_packed_ = 0;  // 4 bytes: extent - 1
 };
 

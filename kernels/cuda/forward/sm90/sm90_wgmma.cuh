@@ -25,7 +25,7 @@ namespace attend::cuda::sm90 {
 ATTEND_DEVICE uint32_t DescriptorLow(uint32_t address, uint32_t leading_bytes) {
   return ((address & 0x3ffff) >> 4) | ((leading_bytes >> 4) << 16);
 }
-inline constexpr uint32_t kStepAlongRow = 32 >> 4;         // 16 columns
+inline constexpr uint32_t kStepAlongRow = 32 >> 4;          // 16 columns
 inline constexpr uint32_t kStepAcrossRows = 16 * 128 >> 4;  // 16 rows
 
 ATTEND_DEVICE void WgmmaFence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }

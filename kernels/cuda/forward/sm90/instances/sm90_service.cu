@@ -20,13 +20,12 @@ cudaError_t LaunchKernel(const Sm90Kernel& kernel, int blocks, const Sm90Launch&
 }
 
 cudaError_t LaunchMerge(const Sm90Merge& merge, int64_t rows, bool bf16, cudaStream_t stream) {
-  const int64_t blocks = (rows + kMergeRows - 1) / kMergeRows;
-  if (blocks > INT32_MAX) return cudaErrorInvalidConfiguration;
-  const dim3 grid(static_cast<unsigned>(blocks));
+  if (rows > INT32_MAX) return cudaErrorInvalidConfiguration;
+  const dim3 grid(static_cast<unsigned>(rows));
   if (bf16) {
-    MergeKernel<__nv_bfloat16><<<grid, 32 * kMergeRows, 0, stream>>>(merge);
+    MergeKernel<__nv_bfloat16><<<grid, 32 * kMergeWarps, 0, stream>>>(merge);
   } else {
-    MergeKernel<__half><<<grid, 32 * kMergeRows, 0, stream>>>(merge);
+    MergeKernel<__half><<<grid, 32 * kMergeWarps, 0, stream>>>(merge);
   }
   return cudaGetLastError();
 }
