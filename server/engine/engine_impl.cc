@@ -166,7 +166,7 @@ absl::Status EngineImpl::WarmUp() {
   const uint64_t round = ++warm_up_wanted_;
   work_.NotifyAll();
   while (!all_have_run(round)) idle_.Wait(mutex_);
-  return warm_up_status_;
+  return Detached(warm_up_status_);
 }
 
 EngineStats EngineImpl::stats() const {

@@ -56,7 +56,7 @@ void EngineImpl::RunWarmUp(Worker* worker, uint64_t round) {
   {
     MutexLock lock(mutex_);
     worker->warmed = round;
-    warm_up_status_.Update(status);
+    if (warm_up_status_.ok()) warm_up_status_ = Detached(status);
   }
   idle_.NotifyAll();
 }
@@ -138,9 +138,9 @@ void EngineImpl::OnResult(int index, const Launch& launch, RunResult result) {
         report.batch_tasks = std::max(report.batch_tasks, batch.tasks);
         report.batch_tokens = std::max(report.batch_tokens, batch.query_tokens);
       } else {
-        if (record->status.ok()) record->status = result.status;
+        if (record->status.ok()) record->status = Detached(result.status);
         // Whatever else it asked for is of no use now. May extract it already.
-        Ended end = EndEarly(record, result.status);
+        Ended end = EndEarly(record, record->status);
         if (end.record != nullptr) {
           ended.push_back(std::move(end));
           continue;

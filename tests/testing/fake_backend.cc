@@ -14,6 +14,11 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::string_view kKernelName = "fake";
 
+// Copies of an absl::Status share a count that ThreadSanitizer cannot see.
+absl::Status Unshared(const absl::Status& status) {
+  return absl::Status(status.code(), status.message());
+}
+
 }  // namespace
 
 void FakeDevice::Hold() {
@@ -100,7 +105,7 @@ class FakeExecutor final : public Executor {
     report->launches = {{kKernelName, 1}};
 
     const std::lock_guard lock(device_->mutex_);
-    device_->runs_.push_back({index_, {batch.tasks.begin(), batch.tasks.end()}, status});
+    device_->runs_.push_back({index_, {batch.tasks.begin(), batch.tasks.end()}, Unshared(status)});
     device_->changed_.notify_all();
     return status;
   }
@@ -175,7 +180,7 @@ class FakeBackend final : public Backend {
   DeviceMemoryStats MemoryStats() const override { return {}; }
   absl::Status Healthy() const override {
     const std::lock_guard lock(device_->mutex_);
-    return device_->health_;
+    return Unshared(device_->health_);
   }
   std::vector<std::string_view> KernelNames() const override { return {kKernelName}; }
 
