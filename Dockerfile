@@ -3,6 +3,8 @@
 #   docker build --target cpu  -t attend:cpu .
 #   docker build --target cuda -t attend:cuda .
 #
+# Needs BuildKit (the default since Docker 23; DOCKER_BUILDKIT=1 before).
+#
 # The CUDA runtime is linked statically: the final cuda image needs the driver of its host (580 or
 # newer for CUDA 13) through the NVIDIA container toolkit, and no CUDA library.
 
@@ -10,7 +12,7 @@ ARG CPU_IMAGE=debian:bookworm-slim
 ARG CUDA_BUILD_IMAGE=nvidia/cuda:13.0.1-devel-ubuntu24.04
 ARG CUDA_RUN_IMAGE=ubuntu:24.04
 
-# ---- build: packages first, so that a change of source does not install them again --------------
+# ---- build: packages first, and compiled objects are kept: a change of source costs little ----
 FROM ${CPU_IMAGE} AS build-cpu
 ENV ATTEND_CUDA=OFF
 FROM ${CUDA_BUILD_IMAGE} AS build-cuda
@@ -18,15 +20,16 @@ ENV ATTEND_CUDA=ON
 
 FROM build-cpu AS compiled-cpu
 COPY deploy/install_packages /src/deploy/
-RUN /src/deploy/install_packages build && rm -rf /var/lib/apt/lists/*
+RUN /src/deploy/install_packages build ccache && rm -rf /var/lib/apt/lists/*
 COPY . /src
-RUN /src/deploy/image_build
+RUN --mount=type=cache,target=/root/.cache/ccache /src/deploy/image_build
 
 FROM build-cuda AS compiled-cuda
 COPY deploy/install_packages /src/deploy/
-RUN /src/deploy/install_packages build && rm -rf /var/lib/apt/lists/*
+RUN /src/deploy/install_packages build ccache && rm -rf /var/lib/apt/lists/*
 COPY . /src
-RUN PATH=$PATH:/usr/local/cuda/bin /src/deploy/image_build
+RUN --mount=type=cache,target=/root/.cache/ccache \
+    PATH=$PATH:/usr/local/cuda/bin /src/deploy/image_build
 
 # ---- run: the two programs and the packages of the libraries that they load -----------------------
 FROM ${CUDA_RUN_IMAGE} AS cuda
