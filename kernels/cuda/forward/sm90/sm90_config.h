@@ -26,7 +26,8 @@ inline constexpr float kMaxLag = 8.0f;
 // keys of a block. kPingPong: warpgroups take turns to issue products. kDirect: O leaves by plain
 // stores, for lack of shared memory to stage it or because rows are packed heads.
 template <class Element_, int kDim_, int kDimV_, int kWarpgroups_, int kKeys_, int kKvStages_,
-          int kQStages_, MaxPolicy kPolicy_, bool kPingPong_, bool kDirect_>
+          int kQStages_, MaxPolicy kPolicy_, bool kPingPong_, bool kDirect_,
+          int kBlocksPerMultiprocessor_ = 1>
 struct TileConfig {
   using Element = Element_;
   static constexpr int kDim = kDim_;
@@ -38,6 +39,7 @@ struct TileConfig {
   static constexpr MaxPolicy kPolicy = kPolicy_;
   static constexpr bool kPingPong = kPingPong_;
   static constexpr bool kDirect = kDirect_;
+  static constexpr int kBlocksPerMultiprocessor = kBlocksPerMultiprocessor_;
 
   // Rows may be packed heads, and items chunks of the keys.
   static constexpr bool kDecode = kWarpgroups == 1;
@@ -70,20 +72,25 @@ struct TileConfig {
   static constexpr uint32_t kOAt = kVAt + kKvStages * kVBytes;
   static constexpr uint32_t kControlAt = kOAt + kOBytes;
   // struct Control, checked there.
-  static constexpr uint32_t kControlBytes = kKvStages > 2 ? 768 : 704;
+  static constexpr uint32_t kControlBytes = 1024;
   static constexpr uint32_t kAlignment = 1024;
   static constexpr uint32_t kSharedBytes = kAlignment + kControlAt + kControlBytes;
-  static_assert(kSharedBytes <= 227 * 1024, "more shared memory than a block may have");
+  // A multiprocessor has 228 KB, of which each block takes 1 KB for itself.
+  static_assert(kSharedBytes + 1024 <= 228 * 1024 / kBlocksPerMultiprocessor,
+                "more shared memory than a block may have");
 
   static constexpr int kServiceThreads = 128;  // producer, scheduler and two inspector warps
   static constexpr int kThreads = kServiceThreads + 128 * kWarpgroups;
 
   // Registers of a thread after the service warps gave theirs away. The sum over all threads must
   // not pass what the launch allocated (threads x the launch bound's registers), or the kernel
-  // hangs. Service warps spill at 24. One math warpgroup needs no exchange: all threads have 255.
-  static constexpr bool kExchangeRegisters = kWarpgroups > 1;
-  static constexpr int kServiceRegisters = kWarpgroups == 2 ? 40 : 32;
-  static constexpr int kMathRegisters = kWarpgroups == 2 ? 232 : 160;
+  // hangs. Service warps spill at 24. One math warpgroup alone on its multiprocessor needs no
+  // exchange: all threads have 255.
+  static constexpr bool kExchangeRegisters = kWarpgroups * kBlocksPerMultiprocessor > 1;
+  static constexpr int kServiceRegisters = kWarpgroups == 3 ? 32 : 40;
+  static constexpr int kMathRegisters = kWarpgroups == 1 ? 216 : kWarpgroups == 2 ? 232 : 160;
+  static_assert(!kExchangeRegisters || kServiceRegisters + kWarpgroups * kMathRegisters <=
+                                           512 / kBlocksPerMultiprocessor);
 };
 
 // The tiles. Names: head sizes and query rows of a tile.
@@ -111,11 +118,13 @@ template <class T>
 using ConfigD192Rows128 = TileConfig<T, 192, 192, 2, 112, 2, 1, MaxPolicy::kLazy, true, true>;
 template <class T>
 using ConfigD256Rows128 = TileConfig<T, 256, 256, 2, 80, 2, 1, MaxPolicy::kLazy, true, true>;
-// Few query rows over many keys: bound by the reading of K and V, so one warpgroup and deep rings.
+// Few query rows over many keys: bound by the reading of K and V. One warpgroup's chain of product,
+// softmax, product is about as long as the reading of its block, so two blocks share a multiprocessor
+// and cover for each other where shared memory allows.
 template <class T>
-using ConfigD64Decode = TileConfig<T, 64, 64, 1, 128, 4, 2, MaxPolicy::kStale, false, true>;
+using ConfigD64Decode = TileConfig<T, 64, 64, 1, 128, 2, 2, MaxPolicy::kStale, false, true, 2>;
 template <class T>
-using ConfigD128Decode = TileConfig<T, 128, 128, 1, 96, 4, 2, MaxPolicy::kStale, false, true>;
+using ConfigD128Decode = TileConfig<T, 128, 128, 1, 80, 2, 1, MaxPolicy::kStale, false, true, 2>;
 template <class T>
 using ConfigD256Decode = TileConfig<T, 256, 256, 1, 80, 2, 2, MaxPolicy::kLazy, false, true>;
 

@@ -18,20 +18,21 @@ namespace attend::cuda::sm90 {
 // A work item as the scheduler hands it on. Blocks run from block_end - 1 down to block_begin;
 // there is always at least one. Those in [full_begin, full_end) need no mask; those in
 // [fast_begin, fast_end), the same or none, no modification of scores either.
-struct alignas(16) Item {
+struct alignas(16) Item : Sm90Scalars {
   int32_t block_end;  // 0: no item, no more work
   int32_t block_begin, fast_begin, fast_end;
   int32_t full_begin, full_end;
-  const Sm90Task* task;
   int32_t head;  // in units of packed heads
   int32_t kv_head;
-  int32_t row;  // first query row
-  int32_t seqlen_q, seqlen_k, first_offset, end_offset;
-  int32_t pack, chunk, flags, q_bytes;
-  int32_t end_row;   // rows of outputs to write end here
+  int32_t row;      // first query row
+  int32_t end_row;  // rows of outputs to write end here
+  int32_t chunk;
+  // 0: scores unmodified, no sinks, not masked but for the end of the keys, no padding rows: what
+  // most tiles are, told by one look.
+  int32_t special;
   int32_t poisoned;  // set by the inspectors: some outputs depend on a NaN or Inf in V
-  float exponent_scale, logit_scale, softmax_scale, softcap;
-  float* lse;  // null: not wanted; of this head unless the kernel packs heads
+  const Sm90Task* task;
+  float* head_lse;  // lse of this head, unless the kernel packs heads; null: not wanted
 };
 
 inline constexpr int kInspectorWarps = 2;

@@ -30,8 +30,9 @@ ATTEND_DEVICE RowResult FinishRow(float maximum, float sum, bool has_sink, float
     sum = sum * weight + Exp2((sink - top) * kLog2E);
     maximum = top;
   }
-  if (sum == 0.0f) return {0.0f, NegativeInfinity()};
-  return {Reciprocal(sum) * weight, maximum + Log2(sum) * kLn2};
+  // Selects, not branches. (The reciprocal of 0 is infinity, its logarithm -infinity.)
+  const float factor = Reciprocal(sum) * weight;
+  return {sum == 0.0f ? 0.0f : factor, sum == 0.0f ? NegativeInfinity() : maximum + Log2(sum) * kLn2};
 }
 
 // Through shared memory, one bulk store for each warp and panel of 64 columns; needs no barrier
@@ -156,8 +157,8 @@ ATTEND_DEVICE Factors FinishRows(const RowState& state, const Item& item, int32_
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const TileRow row = SplitRow<C::kDecode>(item, tile_row + 8 * i);
-    const bool split = C::kDecode && item.task->chunks > 1;
-    const bool has_sink = (item.flags & kSinks) != 0 && !split;
+    const bool split = C::kDecode && item.chunks > 1;
+    const bool has_sink = item.special != 0 && (item.flags & kSinks) != 0 && !split;
     float sink = 0.0f;
     if (has_sink) {
       // Rows beyond the tile's heads are never stored; they must not read beyond the sinks either.
@@ -172,11 +173,11 @@ ATTEND_DEVICE Factors FinishRows(const RowState& state, const Item& item, int32_
       if (split) {
         item.task->partial_lse[PartialRow(item, *item.task, row)] = result[i].lse;
       } else if (item.lse != nullptr) {
-        item.lse[(item.head * item.pack + row.head_in_pack) * item.task->lse_head_stride +
+        item.lse[(item.head * item.pack + row.head_in_pack) * item.lse_head_stride +
                  row.query] = result[i].lse;
       }
-    } else if (item.lse != nullptr) {
-      item.lse[row.query] = result[i].lse;
+    } else if (item.head_lse != nullptr) {
+      item.head_lse[row.query] = result[i].lse;
     }
   }
   return {result[0].factor, result[1].factor};
@@ -187,8 +188,9 @@ template <class C>
 ATTEND_DEVICE void Epilogue(float (&o)[C::kDimV / 2], const Factors& factors, const Item& item,
                             const Sm90Launch& launch, uint32_t o_address, int32_t warp_row,
                             int32_t lane) {
-  if (item.poisoned != 0) ApplyPoison<C>(o, launch, warp_row + (lane >> 2), lane);
-  if (item.row + C::kRows > item.seqlen_q) {
+  const bool special = item.special != 0;
+  if (special && item.poisoned != 0) ApplyPoison<C>(o, launch, warp_row + (lane >> 2), lane);
+  if (special && item.row + C::kRows > item.seqlen_q) {
     // Padded rows: exactly 0 whatever V holds.
     const int32_t tile_row = warp_row + (lane >> 2);
     if (SplitRow<C::kDecode>(item, tile_row).query >= item.seqlen_q) {

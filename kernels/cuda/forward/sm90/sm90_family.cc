@@ -73,7 +73,8 @@ class Sm90Family final : public ForwardFamily {
 
  private:
   int Blocks(const Sm90Part& part) const {
-    return static_cast<int>(std::min<int64_t>(part.items, sm_count_));
+    const int64_t most = int64_t{sm_count_} * Kernel(part.kind).blocks_per_multiprocessor;
+    return static_cast<int>(std::min(part.items, most));
   }
   const Sm90Kernel& Kernel(TileKind kind) const { return KernelOf(head_tile_, kind, bf16_); }
   bool EncodeMaps(const DeviceTask& task, const Sm90TaskPlan& plan, const void* anywhere,

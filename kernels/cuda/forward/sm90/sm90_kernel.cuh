@@ -60,6 +60,7 @@ struct MathWarpgroup {
   uint32_t items = 0;   // items whose Q is used up
   Ring<C::kKvStages> verdict;
   uint32_t q_low;
+  int32_t block_begin, fast_begin, fast_end;  // of the item, uniform
   bool k_ready = false, v_ready = false;
 
   ATTEND_DEVICE Ring<C::kKvStages> KRing() const { return {blocks}; }
@@ -93,10 +94,6 @@ struct MathWarpgroup {
   ATTEND_DEVICE void WaitQ() const {
     WarpBarrierWait(shared.QFull(QRing().index()), QRing().parity());
   }
-  ATTEND_DEVICE void WaitItem() const {
-    WarpBarrierWait(shared.ItemFull(ItemRing().index()), ItemRing().parity());
-  }
-
   ATTEND_DEVICE void IssueScores(Scores& s, uint32_t k_low) {
 #pragma unroll
     for (int i = 0; i < C::kDim / 16; ++i) {
@@ -142,15 +139,18 @@ struct MathWarpgroup {
         : "memory");
   }
 
-  // Scores of a masked, modified or first block to probabilities, in place.
+  // Scores of a masked, modified or first block to packed probabilities, in place.
   template <bool kFirst>
   ATTEND_DEVICE void GeneralSoftmax(Scores& s, const Item& item, int32_t block) {
-    const int32_t tile_row = WarpRow() + (lane >> 2);
-    if ((item.flags & kModifiedScores) != 0) {
-      ModifyScores<C::kKeys, C::kDecode>(s, item, *item.task, tile_row, block, lane);
-    }
-    if (block >= item.full_end || block < item.full_begin) {
-      MaskScores<C::kKeys, C::kDecode>(s, item, tile_row, block, lane);
+    if (block >= fast_end || block < fast_begin) {
+      const int32_t tile_row = WarpRow() + (lane >> 2);
+      if (__builtin_expect((item.flags & kModifiedScores) != 0, 0)) {
+        ModifyScores<C::kKeys, C::kDecode>(s, item, *item.task, tile_row, block, lane,
+                                            launch.zero);
+      }
+      if (block >= item.full_end || block < item.full_begin) {
+        MaskScores<C::kKeys, C::kDecode>(s, item, tile_row, block, lane);
+      }
     }
     LazySoftmax<kFirst, true>(s);
   }
@@ -159,8 +159,12 @@ struct MathWarpgroup {
   // for the steps that need them and costs instructions in the loop that does not.
   template <bool kFirst, bool kPacked>
   ATTEND_DEVICE void LazySoftmax(Scores& s) {
-    must_rescale = kFirst || MaxExceeded(rows, s, lag);
-    if (must_rescale) rescale = RaiseMaxTo(rows, s, exponent_scale);
+    if constexpr (kFirst) {
+      SetMax(rows, s, exponent_scale);
+    } else {
+      must_rescale = MaxExceeded(rows, s, lag);
+      if (must_rescale) rescale = RaiseMaxTo(rows, s, exponent_scale);
+    }
     if constexpr (kPacked) {
       ExponentialsPacked<T>(rows, s, exponent_scale);
     } else {
@@ -219,6 +223,7 @@ struct MathWarpgroup {
 
   // Until the inspectors have seen the block that the next step will multiply.
   ATTEND_DEVICE void AwaitVerdict(const Item& item, int32_t block) {
+    if (block < fast_end && block >= fast_begin) return;
     if (!Inspected(item.flags, item.full_begin, item.full_end, block)) return;
     WarpBarrierWait(shared.Verdict(verdict.index()), verdict.parity());
     verdict.Advance();
@@ -292,17 +297,20 @@ struct MathWarpgroup {
     if constexpr (!kFast) AwaitVerdict(item, block);
   }
 
+  // Everything that the steps of a tile need of its item. Placed where products run meanwhile.
   ATTEND_DEVICE void StartRows(const Item& item) {
     rows.Reset();
     exponent_scale = item.exponent_scale;
     lag = kMaxLag * Reciprocal(exponent_scale);
     careful = false;
+    block_begin = Uniform(item.block_begin);
+    fast_begin = Uniform(item.fast_begin);
+    fast_end = Uniform(item.fast_end);
   }
 
   // The first block of a tile when no product runs before it.
   ATTEND_DEVICE void StartTile(Scores& s, Probabilities& p, const Item& item, int32_t block) {
     q_low = QLow();
-    WaitQ();
     WaitK();
     WgmmaFence();
     Pin(s);
@@ -332,8 +340,6 @@ struct MathWarpgroup {
   // Blocks `block` - 1 down to the item's last.
   ATTEND_DEVICE void RunBlocks(Scores& s, Outputs& o, Probabilities& p, Probabilities& second,
                                const Item& item, int32_t block) {
-    const int32_t block_begin = Uniform(item.block_begin);
-    const int32_t fast_begin = Uniform(item.fast_begin), fast_end = Uniform(item.fast_end);
     while (block > block_begin) {
       if constexpr (kStale) {
         while (block <= fast_end && block - 2 >= fast_begin) {
@@ -361,7 +367,7 @@ struct MathWarpgroup {
     if (C::kPingPong && warpgroup == C::kWarpgroups - 1) NamedArrive(kTurnBarrier, 256);
 #pragma unroll
     for (int i = 0; i < C::kDimV / 2; ++i) o[i] = 0.0f;
-    WaitItem();
+    WaitQ();
     const Item* item = shared.ItemAt(0);
     int32_t block_end = Uniform(item->block_end);
     if (block_end == 0) return;
@@ -373,7 +379,7 @@ struct MathWarpgroup {
         const uint32_t finished_slot = ItemRing().index();
         ReleaseQ();
         FinishTile(o, p, finished_slot);
-        WaitItem();
+        WaitQ();
         item = shared.ItemAt(ItemRing().index());
         block_end = Uniform(item->block_end);
       } while (block_end != 0);
@@ -383,15 +389,14 @@ struct MathWarpgroup {
         RunBlocks(s, o, p, second, *item, block_end - 1);
         const uint32_t previous_slot = ItemRing().index();
         ReleaseQ();
-        WaitItem();
+        WaitQ();  // the producer has waited for the item
         item = shared.ItemAt(ItemRing().index());
         block_end = Uniform(item->block_end);
+        q_low = QLow();
         if (block_end == 0) {
           FinishTile(o, p, previous_slot);
           break;
         }
-        WaitQ();
-        q_low = QLow();
         RunStep<Step::kBoundary>(s, o, p, second, *item, block_end - 1, previous_slot);
       }
     }
@@ -400,8 +405,9 @@ struct MathWarpgroup {
 };
 
 template <class C>
-__global__ void __launch_bounds__(C::kThreads, 1)
+__global__ void __launch_bounds__(C::kThreads, C::kBlocksPerMultiprocessor)
     ForwardKernel(const __grid_constant__ Sm90Launch argument) {
+  if constexpr (C::kDecode) LetDependentStart();
   const Sm90Launch launch = argument;  // its address would cost registers
   extern __shared__ uint8_t memory[];
   const Shared<C> shared{(SharedAddress(memory) + C::kAlignment - 1) & ~(C::kAlignment - 1)};

@@ -17,6 +17,7 @@ Sm90Kernel DescribeKernel() {
           C::kKeys,
           static_cast<int>(C::kQPanelBytes),
           C::kThreads,
+          C::kBlocksPerMultiprocessor,
           C::kSharedBytes,
           C::kPoisonWords,
           C::kDirect};

@@ -19,6 +19,7 @@ struct Sm90Kernel {
   int keys;           // of a block
   int q_panel_bytes;  // of a full tile
   int threads;
+  int blocks_per_multiprocessor;
   size_t shared_bytes;
   size_t poison_words;  // of one block of threads
   bool direct;          // rows may be packed heads and keys may be cut into chunks

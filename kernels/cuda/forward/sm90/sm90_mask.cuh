@@ -65,16 +65,24 @@ ATTEND_DEVICE float SoftCap(float score, float cap, float factor) {
   return cap - 2.0f * cap * Reciprocal(e + 1.0f);
 }
 
-// Raw products become scores in natural-log units: scale, softcap, ALiBi.
+// Raw products become scores in natural-log units: scale, softcap, ALiBi. zero: Sm90Launch::zero.
 template <int kKeys, bool kPacked>
 ATTEND_DEVICE void ModifyScores(float (&scores)[kKeys / 2], const Item& item, const Sm90Task& task,
-                                int32_t tile_row, int32_t block, int32_t lane) {
+                                int32_t tile_row, int32_t block, int32_t lane, uint32_t zero) {
   const float scale = item.softmax_scale;
   const float cap = item.softcap;
   if (cap > 0.0f) {
     const float factor = 2.0f * kLog2E * scale * Reciprocal(cap);
+    // Eight at a time, with a vote between that they depend on: ptxas would start all of them
+    // together and spill.
+    float again = factor;
 #pragma unroll
-    for (int i = 0; i < kKeys / 2; ++i) scores[i] = SoftCap(scores[i], cap, factor);
+    for (int from = 0; from < kKeys / 2; from += 8) {
+#pragma unroll
+      for (int i = from; i < from + 8; ++i) scores[i] = SoftCap(scores[i], cap, again);
+      const uint32_t vote = __ballot_sync(kAllLanes, scores[from] > 0.0f);
+      again = __uint_as_float(__float_as_uint(factor) ^ (vote & zero));
+    }
   } else {
 #pragma unroll
     for (int i = 0; i < kKeys / 2; ++i) scores[i] *= scale;

@@ -23,6 +23,7 @@ inline constexpr int kMergeWarps = 4;  // rows are few: what counts is loads in 
 template <class T>
 __global__ void __launch_bounds__(32 * kMergeWarps)
     MergeKernel(const __grid_constant__ Sm90Merge merge) {
+  WaitForPreceding();
   const int64_t place = blockIdx.x;
   const int32_t lane = static_cast<int32_t>(threadIdx.x % 32);
   const int32_t warp = static_cast<int32_t>(threadIdx.x / 32);

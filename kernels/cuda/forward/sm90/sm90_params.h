@@ -29,38 +29,42 @@ enum TaskFlags : int32_t {
   kSinks = 1 << 2,
 };
 
-struct alignas(128) Sm90Task {
-  CUtensorMap q;  // {columns, packed heads, rows, groups of packed heads}
-  CUtensorMap k;  // {columns, rows, heads}; ends at seqlen_k, so that rows beyond it read as 0
-  CUtensorMap v;
-  CUtensorMap o;  // {columns, rows, heads}; ends at padded_q
-
-  void* o_pointer;
-  float* lse;          // [heads_q, padded_q] or null
-  float* partial_o;    // [chunks, heads_q, padded_q, head_dim_v] fp32, when chunks > 1
-  float* partial_lse;  // [chunks, heads_q, padded_q]
-  const float* alibi_slopes;
-  const float* sinks;
-  int64_t o_row_stride, o_head_stride;  // elements
-  int64_t lse_head_stride;
-
+// What a work item takes over from its task, copied as a whole.
+struct alignas(16) Sm90Scalars {
   int32_t seqlen_q, seqlen_k, padded_q;
+  int32_t rows;  // query rows of a tile (tile rows / pack)
   // Row i sees keys [max(0, i + first_offset), min(seqlen_k, i + end_offset)).
   int32_t first_offset, end_offset;
   int32_t heads_q;
   int32_t pack;          // query heads that share a tile's rows: row r is (r / pack, r % pack)
   int32_t heads_per_kv;  // groups of packed heads for each kv head
-  int32_t rows;          // query rows of a tile (tile rows / pack)
   int32_t chunk_origin;  // first key of the first chunk
   int32_t chunk_keys;    // keys of a chunk; chunks == 1: all
   int32_t chunks;
   int32_t head_dim_v;
   int32_t q_bytes;  // of one panel of Q as loaded
   int32_t flags;
+  int32_t unused;
   float exponent_scale;  // log2(e) * softmax_scale, or log2(e) with kModifiedScores
   float logit_scale;     // turns a row maximum into natural-log units: softmax_scale or 1
   float softmax_scale;
   float softcap;
+  float* lse;  // [heads_q, padded_q] or null
+  int64_t lse_head_stride;
+};
+
+struct alignas(128) Sm90Task : Sm90Scalars {
+  CUtensorMap q;  // {columns, packed heads, rows, groups of packed heads}
+  CUtensorMap k;  // {columns, rows, heads}; ends at seqlen_k, so that rows beyond it read as 0
+  CUtensorMap v;
+  CUtensorMap o;  // {columns, rows, heads}; ends at padded_q
+
+  void* o_pointer;
+  float* partial_o;    // [chunks, heads_q, padded_q, head_dim_v] fp32, when chunks > 1
+  float* partial_lse;  // [chunks, heads_q, padded_q]
+  const float* alibi_slopes;
+  const float* sinks;
+  int64_t o_row_stride, o_head_stride;  // elements
 };
 
 // Items [first_item, next segment's first_item) of `tasks` tasks of one shape.

@@ -152,6 +152,13 @@ ATTEND_DEVICE void StoreWait() { ::cuda::ptx::cp_async_bulk_wait_group(::cuda::p
 // Orders this thread's shared-memory writes before what the tensor cores and copies read next.
 ATTEND_DEVICE void ProxyFence() { ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_shared); }
 
+// ---- launches that overlap ----
+
+// The next kernel of the stream may start when all blocks have come here, if it was launched so; it
+// waits by itself for this one's results.
+ATTEND_DEVICE void LetDependentStart() { asm volatile("griddepcontrol.launch_dependents;"); }
+ATTEND_DEVICE void WaitForPreceding() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
 // ---- registers ----
 
 template <int kRegisters>

@@ -35,120 +35,108 @@ ATTEND_DEVICE void PrefetchMap(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-// Loads through L1, one at a time and in this order: the service warps have few registers, and the
-// compiler would have all fields in flight at once.
-ATTEND_DEVICE int32_t Load(const int32_t& field) {
-  int32_t value;
-  asm volatile("ld.global.nc.b32 %0, [%1];" : "=r"(value) : "l"(&field));
-  return value;
-}
-ATTEND_DEVICE int32_t Load(const float& field) {
-  return Load(reinterpret_cast<const int32_t&>(field));
-}
-
-// Writes what item number `number` of `segment` is. By one thread.
+// Publishes what item number `number` is. By a whole warp: the loads that depend on each other are
+// the segment and the task, and each is one for all lanes.
 template <class C>
-ATTEND_DEVICE void WriteItem(const Sm90Task* tasks, const Sm90Segment& segment, int32_t number,
-                             Item& item) {
-  uint32_t head = number - Load(segment.first_item);
-  const uint32_t chunks = Load(segment.chunks), row_tiles = Load(segment.row_tiles);
-  const uint32_t segment_heads = Load(segment.heads);
+ATTEND_DEVICE void WriteItem(const Sm90Launch& launch, int32_t number, int32_t lane, Item* item) {
+  const Sm90Segment* segment = launch.segments + FindSegment(launch, number, lane);
+  static_assert(sizeof(Sm90Segment) == 32);
+  const int32_t word = lane < 8 ? __ldg(reinterpret_cast<const int32_t*>(segment) + lane) : 0;
+  const auto field = [word](size_t offset) {
+    return static_cast<uint32_t>(__shfl_sync(kAllLanes, word, static_cast<int>(offset / 4)));
+  };
+  uint32_t head = number - field(offsetof(Sm90Segment, first_item));
+  const uint32_t chunks = field(offsetof(Sm90Segment, chunks));
+  const uint32_t row_tiles = field(offsetof(Sm90Segment, row_tiles));
+  const uint32_t segment_heads = field(offsetof(Sm90Segment, heads));
+  const uint32_t all_heads = segment_heads * field(offsetof(Sm90Segment, tasks));
   uint32_t place;
-  if (Load(segment.rows_inner) != 0) {
+  if (field(offsetof(Sm90Segment, rows_inner)) != 0) {
     place = head % (row_tiles * chunks);
     head = head / (row_tiles * chunks);
   } else {
-    const uint32_t heads = segment_heads * Load(segment.tasks);
-    place = head / heads;
-    head = head % heads;
+    place = head / all_heads;
+    head = head % all_heads;
   }
-  const Sm90Task& task = tasks[Load(segment.first_task) + head / segment_heads];
-  PrefetchMap(&task.q);
-  PrefetchMap(&task.k);
-  PrefetchMap(&task.v);
-  item.task = &task;
-  head = head % segment_heads + Load(segment.first_head);
-  const uint32_t chunk = chunks == 1 ? 0 : place % chunks;
-  const int32_t tile = row_tiles - 1 - (chunks == 1 ? place : place / chunks);
-  const int32_t rows = Load(task.rows), seqlen_q = Load(task.seqlen_q);
-  const int32_t row = tile * rows;
-  item.head = head;
-  item.kv_head = head / static_cast<uint32_t>(Load(task.heads_per_kv));
-  item.row = row;
-  item.chunk = chunk;
-  item.seqlen_q = seqlen_q;
-  item.pack = Load(task.pack);
-  item.poisoned = 0;
-  item.q_bytes = Load(task.q_bytes);
-  item.end_row = min(row + rows, Load(task.padded_q));
-  item.exponent_scale = __int_as_float(Load(task.exponent_scale));
-  item.logit_scale = __int_as_float(Load(task.logit_scale));
-  item.softmax_scale = __int_as_float(Load(task.softmax_scale));
-  item.softcap = __int_as_float(Load(task.softcap));
-  float* lse = task.lse;
-  if (!C::kDecode && lse != nullptr) lse += head * task.lse_head_stride;
-  item.lse = lse;
+  const Sm90Task* task =
+      launch.tasks + field(offsetof(Sm90Segment, first_task)) + head / segment_heads;
+  constexpr int32_t kPieces = sizeof(Sm90Scalars) / 16;
+  static_assert(sizeof(Sm90Scalars) % 16 == 0 && kPieces <= 32);
+  if (lane < kPieces) {
+    reinterpret_cast<uint4*>(static_cast<Sm90Scalars*>(item))[lane] =
+        __ldg(reinterpret_cast<const uint4*>(static_cast<const Sm90Scalars*>(task)) + lane);
+  } else if (lane < kPieces + 3) {
+    PrefetchMap(&task->q + (lane - kPieces));  // q, k, v
+  }
+  head = head % segment_heads + field(offsetof(Sm90Segment, first_head));
+  __syncwarp();
+  if (lane != 0) return;
+
+  const int32_t chunk = static_cast<int32_t>(place % chunks);
+  const int32_t row = static_cast<int32_t>(row_tiles - 1 - place / chunks) * item->rows;
+  item->task = task;
+  item->head = head;
+  item->kv_head = head / static_cast<uint32_t>(item->heads_per_kv);
+  item->row = row;
+  item->end_row = min(row + item->rows, item->padded_q);
+  item->chunk = chunk;
+  item->poisoned = 0;
+  item->head_lse = item->lse == nullptr ? nullptr : item->lse + head * item->lse_head_stride;
+  item->special = item->flags != 0 || row + C::kRows > item->seqlen_q ? 1 : 0;
 
   // Keys of this chunk that some row sees, and those that every row sees.
-  const int32_t seqlen_k = Load(task.seqlen_k);
-  const int32_t first_offset = Load(task.first_offset), end_offset = Load(task.end_offset);
-  const int32_t flags = Load(task.flags);
-  item.seqlen_k = seqlen_k;
-  item.first_offset = first_offset;
-  item.end_offset = end_offset;
-  item.flags = flags;
-  const int32_t last_row = min(row + rows, seqlen_q) - 1;
-  const int32_t chunk_keys = Load(task.chunk_keys);
-  const int32_t chunk_begin = Load(task.chunk_origin) + chunk * chunk_keys;
-  const int32_t chunk_end = min(chunk_begin + chunk_keys, seqlen_k);
-  const int32_t begin = max(chunk_begin, row + first_offset);
-  const int32_t end = min(chunk_end, last_row + end_offset);
+  const int32_t last_row = min(row + item->rows, item->seqlen_q) - 1;
+  const int32_t chunk_begin = item->chunk_origin + chunk * item->chunk_keys;
+  const int32_t chunk_end = min(chunk_begin + item->chunk_keys, item->seqlen_k);
+  const int32_t begin = max(chunk_begin, row + item->first_offset);
+  const int32_t end = min(chunk_end, last_row + item->end_offset);
   int32_t block_begin = begin / C::kKeys, block_end = (end + C::kKeys - 1) / C::kKeys;
-  int32_t full_begin = (max(last_row + first_offset, chunk_begin) + C::kKeys - 1) / C::kKeys;
-  int32_t full_end = max(min(row + end_offset, chunk_end), 0) / C::kKeys;
+  int32_t full_begin = (max(last_row + item->first_offset, chunk_begin) + C::kKeys - 1) / C::kKeys;
+  int32_t full_end = max(min(row + item->end_offset, chunk_end), 0) / C::kKeys;
   if (last_row < row || begin >= end) {
     // Nothing to see: one block beyond the keys, all masked and read as 0.
-    block_begin = seqlen_k / C::kKeys + 1;
+    block_begin = item->seqlen_k / C::kKeys + 1;
     block_end = block_begin + 1;
     full_begin = full_end = block_end;
   }
   full_begin = Clamp(full_begin, block_begin, block_end);
   full_end = Clamp(full_end, full_begin, block_end);
-  item.block_end = block_end;
-  item.block_begin = block_begin;
-  item.full_begin = full_begin;
-  item.full_end = full_end;
-  item.fast_begin = (flags & kModifiedScores) != 0 ? full_end : full_begin;
-  item.fast_end = full_end;
+  item->block_end = block_end;
+  item->block_begin = block_begin;
+  item->full_begin = full_begin;
+  item->full_end = full_end;
+  item->fast_begin = (item->flags & kModifiedScores) != 0 ? full_end : full_begin;
+  item->fast_end = full_end;
 }
 
-// Warp 1: draws items and publishes them, one when the producer asks for it.
+// Warp 1: draws items and publishes them, one when the producer asks for it: early enough to hide
+// finding it, late enough that the block draws it that will be free first. A fixed stride needs no
+// such care.
 template <class C>
 ATTEND_DEVICE void RunScheduler(const Sm90Launch& launch, const Shared<C>& shared, int32_t lane) {
   int32_t number = static_cast<int32_t>(blockIdx.x);
   for (Ring<C::kItemSlots> slot;; slot.Advance()) {
     if (slot.count > 0) {
-      BarrierWait(shared.ItemWanted(), (slot.count - 1) & 1);
-      __syncwarp();
       if (launch.fixed_stride != 0) {
         number += static_cast<int32_t>(gridDim.x);
       } else {
+        BarrierWait(shared.ItemWanted(), (slot.count - 1) & 1);
+        __syncwarp();
         if (lane == 0) number = atomicAdd(launch.next_item, 1) + static_cast<int32_t>(gridDim.x);
         number = __shfl_sync(kAllLanes, number, 0);
       }
     }
+    BarrierWait(shared.ItemEmpty(slot.index()), slot.parity() ^ 1);
+    __syncwarp();
+    Item* item = shared.ItemAt(slot.index());
     const bool more = number < launch.items;
-    const int32_t segment = more ? FindSegment(launch, number, lane) : 0;
-    if (lane == 0) {
-      BarrierWait(shared.ItemEmpty(slot.index()), slot.parity() ^ 1);
-      Item& item = *shared.ItemAt(slot.index());
-      if (more) {
-        WriteItem<C>(launch.tasks, launch.segments[segment], number, item);
-      } else {
-        item.block_end = 0;
-      }
-      BarrierArrive(shared.ItemFull(slot.index()));
+    if (more) {
+      WriteItem<C>(launch, number, lane, item);
+    } else if (lane == 0) {
+      item->block_end = 0;
     }
+    __syncwarp();
+    if (lane == 0) BarrierArrive(shared.ItemFull(slot.index()));
     __syncwarp();
     if (!more) break;
   }
@@ -213,17 +201,24 @@ struct Producer {
     }
   }
 
-  // Waits for the next item; false: no more. Until then `last`'s V must not wait for it.
+  // Waits for the next item; false: no more. Meanwhile `last`'s V must not wait for it.
   ATTEND_DEVICE bool Next(Place* place, int32_t* row, int32_t* head, int32_t* q_bytes,
                           int32_t* block_begin, const Place& last, bool* pending) {
     const Ring<C::kItemSlots> slot{items++};
-    if (C::kQStages > 1 && *pending && !BarrierTest(shared.ItemFull(slot.index()), slot.parity())) {
+    if (*pending && !BarrierTest(shared.ItemFull(slot.index()), slot.parity())) {
       LoadV<1>(last);
       *pending = false;
     }
     BarrierWait(shared.ItemFull(slot.index()), slot.parity());
     const Item* item = shared.ItemAt(slot.index());
-    if (item->block_end == 0) return false;
+    if (item->block_end == 0) {
+      if (*pending) LoadV<1>(last);
+      // The math warps learn it from Q's barrier, the only one that they watch between tiles.
+      const Ring<C::kQStages> q{items - 1};
+      BarrierWait(shared.QEmpty(q.index()), q.parity() ^ 1);
+      BarrierArrive(shared.QFull(q.index()));
+      return false;
+    }
     *place = {item->task, item->kv_head, item->block_end - 1};
     *row = item->row;
     *head = item->head;
@@ -239,9 +234,7 @@ struct Producer {
     Place place;
     int32_t row, head, q_bytes, block_begin;
     while (Next(&place, &row, &head, &q_bytes, &block_begin, last, &pending)) {
-      // The next item is wanted early enough to hide finding it, and late enough to be drawn by the
-      // block that will be free first.
-      constexpr int32_t kAhead = 4;
+      constexpr int32_t kAhead = 4;  // blocks
       bool wanted = place.block - block_begin < kAhead;
       if (wanted) BarrierArrive(shared.ItemWanted());
       if constexpr (C::kQStages > 1) {
@@ -267,7 +260,6 @@ struct Producer {
       }
       pending = true;
     }
-    if (pending) LoadV<1>(last);
   }
 };
 

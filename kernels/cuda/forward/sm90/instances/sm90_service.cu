@@ -21,13 +21,18 @@ cudaError_t LaunchKernel(const Sm90Kernel& kernel, int blocks, const Sm90Launch&
 
 cudaError_t LaunchMerge(const Sm90Merge& merge, int64_t rows, bool bf16, cudaStream_t stream) {
   if (rows > INT32_MAX) return cudaErrorInvalidConfiguration;
-  const dim3 grid(static_cast<unsigned>(rows));
-  if (bf16) {
-    MergeKernel<__nv_bfloat16><<<grid, 32 * kMergeWarps, 0, stream>>>(merge);
-  } else {
-    MergeKernel<__half><<<grid, 32 * kMergeWarps, 0, stream>>>(merge);
-  }
-  return cudaGetLastError();
+  // Its start overlaps the end of the kernel before, for which it waits itself.
+  cudaLaunchAttribute overlap = {};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(rows));
+  config.blockDim = dim3(32 * kMergeWarps);
+  config.stream = stream;
+  config.attrs = &overlap;
+  config.numAttrs = 1;
+  return bf16 ? cudaLaunchKernelEx(&config, MergeKernel<__nv_bfloat16>, merge)
+              : cudaLaunchKernelEx(&config, MergeKernel<__half>, merge);
 }
 
 }  // namespace attend::cuda::sm90
