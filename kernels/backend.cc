@@ -35,8 +35,10 @@ constexpr BackendEntry kRegistry[] = {
      MakeUnfusedCpuBackend, UnfusedCpuDeviceCount},
 #endif
 #if defined(ATTEND_WITH_CUDA)
+    {"cuda-portable", "as cuda, without kernels made for one architecture", kByNameOnly,
+     MakePortableCudaBackend, CudaDeviceCount},
     {"unfused-cuda", "three steps on an NVIDIA GPU, scores stored: a measuring stick", kByNameOnly,
-     MakeUnfusedCudaBackend, CudaDeviceCount},
+     MakeUnfusedCudaBackend, UnfusedCudaDeviceCount},
 #endif
 #if defined(ATTEND_WITH_REFERENCE)
     {"reference", "double precision, plain loops: the oracle", kByNameOnly, MakeReferenceBackend,

@@ -19,6 +19,10 @@ int CudaDeviceCount();
 // UNAVAILABLE when the device does not answer or is older than compute capability 8.0.
 absl::StatusOr<std::unique_ptr<Backend>> MakeCudaBackend(const BackendOptions& options);
 
+// The same with only the portable kernels, whatever the device: what runs on devices that have none
+// of their own, testable and measurable on those that do.
+absl::StatusOr<std::unique_ptr<Backend>> MakePortableCudaBackend(const BackendOptions& options);
+
 }  // namespace attend
 
 #endif  // ATTEND_KERNELS_CUDA_CUDA_BACKEND_H_

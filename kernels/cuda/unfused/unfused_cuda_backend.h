@@ -1,7 +1,7 @@
 // The measuring stick on CUDA: attention in three steps, scores and probabilities stored.
 //
-// Products by cuBLAS, which is loaded when the backend is made: a host without it gets a clear
-// status and everything else still works.
+// Products by cuBLAS, which is loaded at run time: a host without it has no device for this
+// backend, and everything else still works.
 
 #ifndef ATTEND_KERNELS_CUDA_UNFUSED_UNFUSED_CUDA_BACKEND_H_
 #define ATTEND_KERNELS_CUDA_UNFUSED_UNFUSED_CUDA_BACKEND_H_
@@ -12,6 +12,9 @@
 #include "kernels/backend.h"
 
 namespace attend {
+
+// CudaDeviceCount(), or 0 without cuBLAS.
+int UnfusedCudaDeviceCount();
 
 // UNAVAILABLE when the device or cuBLAS does not answer.
 absl::StatusOr<std::unique_ptr<Backend>> MakeUnfusedCudaBackend(const BackendOptions& options);

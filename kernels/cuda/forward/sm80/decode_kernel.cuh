@@ -75,7 +75,7 @@ __device__ __forceinline__ void JoinWarps(const Item& item, const float* o, cons
       if (partial) {
         params.partial_lse[index] = result.lse2;
       } else {
-        StoreLse(item, row, result.lse2);
+        StoreLse(item, row, result.lse);
       }
     }
     const int64_t at =
@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
 #pragma unroll
     for (int e = 0; e < 4; ++e) o[n][e] = 0.0f;
   }
-  SoftmaxRow rows[2];
+  SoftmaxRows rows;
   bool cleared = false;
   int slot = 0;
 #pragma unroll 1
@@ -212,9 +212,9 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int r = warp * Config::kRows + half * 8 + lane / 4;
-    const float sum = QuadSum(rows[half].sum);
+    const float sum = QuadSum(rows.row[half].sum);
     if (lane % 4 == 0) {
-      all_references[r] = rows[half].reference;
+      all_references[r] = rows.row[half].reference;
       all_sums[r] = sum;
     }
 #pragma unroll

@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
       for (int e = 0; e < 4; ++e) o[m][n][e] = 0.0f;
     }
   }
-  SoftmaxRow rows[kRowBlocks][2];
+  SoftmaxRows rows[kRowBlocks];
   bool cleared = false;  // this thread has hidden a non-finite element of V in a masked block
 
   if (blocks > 0) {

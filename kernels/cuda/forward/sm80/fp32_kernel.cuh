@@ -159,7 +159,7 @@ __device__ __forceinline__ void MultiplyPVFp32(float (&o)[Config::kColumns / 8][
 
 template <typename Config>
 __device__ __forceinline__ void StoreRowsFp32(const Item& item, int warp_row,
-                                              const SoftmaxRow (&rows)[2],
+                                              const SoftmaxRows& rows,
                                               const float (&o)[Config::kColumns / 8][4]) {
   const TaskParams& params = *item.params;
   const DeviceTask& task = params.task;
@@ -169,16 +169,16 @@ __device__ __forceinline__ void StoreRowsFp32(const Item& item, int warp_row,
   for (int half = 0; half < 2; ++half) {
     const int r = warp_row + half * 8 + lane / 4;
     const QueryOfRow row = FindQuery(item.first_row + min(r, item.rows - 1), params.group);
-    const float sum = QuadSum(rows[half].sum);
-    const RowResult result =
-        FinishRow(rows[half].reference, sum, partial ? NegativeInfinity() : SinkOf(item, row.head));
+    const float sum = QuadSum(rows.row[half].sum);
+    const RowResult result = FinishRow(rows.row[half].reference, sum,
+                                       partial ? NegativeInfinity() : SinkOf(item, row.head));
     if (r >= item.rows) continue;
     const int64_t index = PartialIndex(item, row.query, row.head);
     if (lane % 4 == 0) {
       if (partial) {
         params.partial_lse[index] = result.lse2;
       } else {
-        StoreLse(item, row, result.lse2);
+        StoreLse(item, row, result.lse);
       }
     }
     float* const to = partial ? params.partial_o + index * task.head_dim_v
@@ -226,7 +226,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
 #pragma unroll
     for (int e = 0; e < 4; ++e) o[n][e] = 0.0f;
   }
-  SoftmaxRow rows[2];
+  SoftmaxRows rows;
   bool cleared = false;
 
   if (blocks > 0) {

@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kVectorWarps * 32) MergeKernel(RowLaunch launc
   const float sink = task.sinks == nullptr ? NegativeInfinity() : task.sinks[head];
   const RowResult result = FinishRow(top, total, sink);
   if (lane == 0 && task.lse != nullptr) {
-    task.lse[head * task.lse_head_stride + query] = result.lse2 * kLn2;
+    task.lse[head * task.lse_head_stride + query] = result.lse;
   }
   const int64_t at = query * task.o_row_stride + head * task.o_head_stride;
 #pragma unroll

@@ -48,11 +48,10 @@ __device__ __forceinline__ float SinkOf(const Item& item, int head) {
   return sinks == nullptr ? NegativeInfinity() : sinks[item.head_q + head];
 }
 
-// Natural-log lse from powers of two.
-__device__ __forceinline__ void StoreLse(const Item& item, const QueryOfRow& row, float lse2) {
+__device__ __forceinline__ void StoreLse(const Item& item, const QueryOfRow& row, float lse) {
   const DeviceTask& task = item.params->task;
   if (task.lse == nullptr) return;
-  task.lse[(item.head_q + row.head) * task.lse_head_stride + row.query] = lse2 * kLn2;
+  task.lse[(item.head_q + row.head) * task.lse_head_stride + row.query] = lse;
 }
 
 // Whether o can be written in pieces of 16 bytes.
@@ -68,7 +67,7 @@ __device__ __forceinline__ bool AlignedOutput(const DeviceTask& task, int elemen
 // `staging`: 16-bit, this warp's own rows of a tile [.][kColumns], free to be overwritten.
 template <typename T, int kRowBlocks, int kColumns>
 __device__ __forceinline__ void StoreRows(const Item& item, int warp_row,
-                                          const SoftmaxRow (&rows)[kRowBlocks][2],
+                                          const SoftmaxRows (&rows)[kRowBlocks],
                                           float (&o)[kRowBlocks][kColumns / 8][4], char* staging) {
   const TaskParams& params = *item.params;
   const DeviceTask& task = params.task;
@@ -82,8 +81,8 @@ __device__ __forceinline__ void StoreRows(const Item& item, int warp_row,
       const int r = warp_row + m * 16 + half * 8 + lane / 4;
       const bool valid = r < item.rows;
       const QueryOfRow row = FindQuery(item.first_row + min(r, item.rows - 1), params.group);
-      const float sum = QuadSum(rows[m][half].sum);
-      const RowResult result = FinishRow(rows[m][half].reference, sum,
+      const float sum = QuadSum(rows[m].row[half].sum);
+      const RowResult result = FinishRow(rows[m].row[half].reference, sum,
                                          partial ? NegativeInfinity() : SinkOf(item, row.head));
 #pragma unroll
       for (int n = 0; n < kColumns / 8; ++n) {
@@ -103,7 +102,7 @@ __device__ __forceinline__ void StoreRows(const Item& item, int warp_row,
           }
         }
       } else {
-        if (valid && quad == 0) StoreLse(item, row, result.lse2);
+        if (valid && quad == 0) StoreLse(item, row, result.lse);
         char* const line = staging + (m * 16 + half * 8) * kColumns * 2;
 #pragma unroll
         for (int n = 0; n < kColumns / 8; ++n) {

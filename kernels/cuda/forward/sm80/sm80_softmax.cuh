@@ -49,20 +49,30 @@ __device__ __forceinline__ float QuadSum(float x) {
   return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
-// The end of a row: what to multiply its accumulators by, and its log-sum-exp in powers of two.
+// The end of a row: what to multiply its accumulators by, and its log-sum-exp in powers of two (for
+// merging) and in natural units.
 struct RowResult {
   float factor;
   float lse2;
+  float lse;
 };
 // `sink` is in natural units, -infinity for none.
 __device__ __forceinline__ RowResult FinishRow(float reference, float sum, float sink) {
-  if (sum == 0.0f) return {0.0f, sink * kLog2E};
+  if (sum == 0.0f) return {0.0f, sink * kLog2E, sink};
+  RowResult result;
   const float sink2 = sink * kLog2E;
-  if (sink2 == NegativeInfinity()) return {1.0f / sum, reference + log2f(sum)};
-  const float top = fmaxf(reference, sink2);
-  const float shrink = Exp2(reference - top);
-  const float total = sum * shrink + Exp2(sink2 - top);
-  return {shrink / total, top + log2f(total)};
+  if (sink2 == NegativeInfinity()) {
+    result.factor = 1.0f / sum;
+    result.lse2 = reference + log2f(sum);
+  } else {
+    const float top = fmaxf(reference, sink2);
+    const float shrink = Exp2(reference - top);
+    const float total = sum * shrink + Exp2(sink2 - top);
+    result.factor = shrink / total;
+    result.lse2 = top + log2f(total);
+  }
+  result.lse = result.lse2 * kLn2;
+  return result;
 }
 
 // tanh without branches, relative error below 4e-7: a series near 0, where the quotient would
@@ -104,7 +114,11 @@ class ScoreOptions {
   __device__ __forceinline__ float Apply(float product, int64_t key) const {
     float score = product * scale_;
     if (cap_ > 0.0f) score = cap_ * Tanh(score);
-    if (bias_ != nullptr) score = fmaf(Bias(key), kLog2E, score);
+    if (bias_ != nullptr) {
+      const float bias = Bias(key);
+      // A masked key stays hidden even when its score is NaN.
+      score = bias == NegativeInfinity() ? bias : fmaf(bias, kLog2E, score);
+    }
     return fmaf(-slope_, fabsf(static_cast<float>(position_ - key)), score);
   }
   // REQUIRES: there is a bias and the key exists.
@@ -157,11 +171,21 @@ __device__ __forceinline__ void MaskScores(const Item& item, int row, int64_t ke
   }
 }
 
-// Scores to probabilities, in place, for one 16-row block; renews the references, and rescales `o`,
-// only when one of them lags too far. `scale` turns scores into powers of two.
+// The two rows that a lane holds of a 16-row block.
+struct SoftmaxRows {
+  SoftmaxRow row[2];
+  // Some reference of the warp is so large that the exact product inside a fused multiply-add may
+  // differ from the rounded one in the reference by more than kLag.
+  bool large = false;
+};
+inline constexpr float kLargeReference = 16777216.0f;  // 2^24: up to it they differ by 1 at most
+
+// Scores to probabilities, in place, for one 16-row block; renews the references, and rescales
+// `o`, only when one of them lags too far. `scale` turns scores into powers of two.
 template <int kKeyTiles, int kColumnTiles>
-__device__ __forceinline__ void SoftmaxStep(float scale, SoftmaxRow (&rows)[2],
-                                            float (&s)[kKeyTiles][4], float (&o)[kColumnTiles][4]) {
+__device__ __forceinline__ void SoftmaxStep(float scale, SoftmaxRows& rows,
+                                            float (&s)[kKeyTiles][4],
+                                            float (&o)[kColumnTiles][4]) {
   float maxima[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -172,20 +196,30 @@ __device__ __forceinline__ void SoftmaxStep(float scale, SoftmaxRow (&rows)[2],
     }
     maxima[half] = QuadMax(top) * scale;
   }
-  if (__any_sync(0xffffffffu, rows[0].Lags(maxima[0]) || rows[1].Lags(maxima[1]))) {
+  if (__any_sync(0xffffffffu, rows.row[0].Lags(maxima[0]) || rows.row[1].Lags(maxima[1]))) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float factor = rows[half].Renew(maxima[half]);
+      const float factor = rows.row[half].Renew(maxima[half]);
 #pragma unroll
       for (int n = 0; n < kColumnTiles; ++n) {
         o[n][2 * half] *= factor;
         o[n][2 * half + 1] *= factor;
       }
     }
+    rows.large = __any_sync(0xffffffffu, fabsf(rows.row[0].Subtrahend()) > kLargeReference ||
+                                             fabsf(rows.row[1].Subtrahend()) > kLargeReference);
+  }
+  if (rows.large) {
+#pragma unroll
+    for (int n = 0; n < kKeyTiles; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) s[n][e] *= scale;
+    }
+    scale = 1.0f;
   }
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const float subtrahend = rows[half].Subtrahend();
+    const float subtrahend = rows.row[half].Subtrahend();
     float sum = 0.0f;
 #pragma unroll
     for (int n = 0; n < kKeyTiles; ++n) {
@@ -196,7 +230,7 @@ __device__ __forceinline__ void SoftmaxStep(float scale, SoftmaxRow (&rows)[2],
         sum += x;
       }
     }
-    rows[half].sum += sum;
+    rows.row[half].sum += sum;
   }
 }
 
