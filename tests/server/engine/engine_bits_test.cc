@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <cctype>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -170,12 +171,13 @@ std::vector<std::string> BackendsHere() {
   return names;
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, EngineBitsTest, ::testing::ValuesIn(BackendsHere()),
-                         [](const auto& info) {
-                           std::string name = info.param;
-                           for (char& c : name) c = std::isalnum(c) != 0 ? c : '_';
-                           return name;
-                         });
+std::string TestName(const ::testing::TestParamInfo<std::string>& backend) {
+  std::string name = backend.param;
+  for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, EngineBitsTest, ::testing::ValuesIn(BackendsHere()), TestName);
 
 }  // namespace
 }  // namespace attend
