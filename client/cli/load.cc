@@ -57,6 +57,7 @@ class Run {
     for (std::thread& sender : senders) sender.join();
     result_.sent = ended_;
     result_.seconds = Seconds(last_end_ - start_);
+    show({ended_, ended_ - result_.ok, result_.seconds});
     return std::move(result_);
   }
 

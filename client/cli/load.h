@@ -88,7 +88,8 @@ struct Progress {
   double seconds = 0;
 };
 
-// Blocks until every request that was sent has ended. `show` is called a few times a second.
+// Blocks until every request that was sent has ended. `show` is called a few times a second
+// and once at the end.
 LoadResult RunLoad(client::Client& client, const Workload& workload, const LoadOptions& options,
                    const std::function<void(const Progress&)>& show);
 

@@ -8,6 +8,8 @@
 #include <random>
 #include <thread>
 
+#include <google/protobuf/stubs/logging.h>
+
 #include "attend/internal/buffer_pool.h"
 #include "attend/internal/decode.h"
 #include "attend/internal/encode.h"
@@ -101,6 +103,7 @@ TEST(StatusDetailsTest, ReadsDetails) {
 }
 
 TEST(StatusDetailsTest, SurvivesGarbage) {
+  const google::protobuf::LogSilencer silencer;  // of text that is no UTF-8
   std::mt19937_64 generator{std::random_device{}()};
   std::string good =
       RichError(grpc::StatusCode::UNAVAILABLE, "m", "R", "f", 5, "id").error_details();
@@ -256,6 +259,7 @@ TEST(DecodeTest, RefusesWhatDoesNotAddUp) {
 }
 
 TEST(DecodeTest, SurvivesCutsAndFlips) {
+  const google::protobuf::LogSilencer silencer;
   std::mt19937_64 generator{std::random_device{}()};
   v1::AttendStreamResponse message;
   message.set_id(9);
