@@ -119,8 +119,8 @@ void BM_PlanAndBatch(benchmark::State& state) {
     now += std::chrono::microseconds(100);
   }
   state.SetItemsProcessed(state.iterations() * requests);
-  state.counters["us_per_request"] = benchmark::Counter(
-      static_cast<double>(requests) * 1e-6,
+  state.counters["time_per_request"] = benchmark::Counter(
+      static_cast<double>(requests),
       benchmark::Counter::kIsIterationInvariantRate | benchmark::Counter::kInvert);
 }
 BENCHMARK(BM_PlanAndBatch)->ArgName("tasks_each")->Arg(1)->Arg(16)->Arg(256);
