@@ -22,12 +22,13 @@ enum class MaxPolicy {
 // bf16 and is far from overflow in fp16 and in fp32 sums, and the accumulator is rescaled rarely.
 inline constexpr float kMaxLag = 8.0f;
 
-// kWarpgroups: math warpgroups of 64 rows; one alone packs heads and cuts keys (decode). kKeys:
-// keys of a block. kPingPong: warpgroups take turns to issue products. kDirect: O leaves by plain
-// stores, for lack of shared memory to stage it or because rows are packed heads.
+// kModifies: softcap, ALiBi and odd scales are compiled in; without, the shorter code is 1 %
+// faster. kWarpgroups: math warpgroups of 64 rows; one alone packs heads and cuts keys (decode).
+// kKeys: keys of a block. kPingPong: warpgroups take turns to issue products. kDirect: O leaves by
+// plain stores, for lack of shared memory to stage it or because rows are packed heads.
 template <class Element_, int kDim_, int kDimV_, int kWarpgroups_, int kKeys_, int kKvStages_,
           int kQStages_, MaxPolicy kPolicy_, bool kPingPong_, bool kDirect_,
-          int kBlocksPerMultiprocessor_ = 1>
+          int kBlocksPerMultiprocessor_ = 1, bool kModifies_ = true>
 struct TileConfig {
   using Element = Element_;
   static constexpr int kDim = kDim_;
@@ -39,6 +40,7 @@ struct TileConfig {
   static constexpr MaxPolicy kPolicy = kPolicy_;
   static constexpr bool kPingPong = kPingPong_;
   static constexpr bool kDirect = kDirect_;
+  static constexpr bool kModifies = kModifies_;
   static constexpr int kBlocksPerMultiprocessor = kBlocksPerMultiprocessor_;
 
   // Rows may be packed heads, and items chunks of the keys.
@@ -89,27 +91,36 @@ struct TileConfig {
   static constexpr bool kExchangeRegisters = kWarpgroups * kBlocksPerMultiprocessor > 1;
   static constexpr int kServiceRegisters = kWarpgroups == 3 ? 32 : 40;
   static constexpr int kMathRegisters = kWarpgroups == 1 ? 216 : kWarpgroups == 2 ? 232 : 160;
-  static_assert(!kExchangeRegisters || kServiceRegisters + kWarpgroups * kMathRegisters <=
-                                           512 / kBlocksPerMultiprocessor);
+  static_assert(!kExchangeRegisters ||
+                kServiceRegisters + kWarpgroups * kMathRegisters <= 512 / kBlocksPerMultiprocessor);
 };
 
-// The tiles. Names: head sizes and query rows of a tile.
+// The tiles. Names: head sizes and query rows of a tile. Tiles whose scores are modified have no
+// fast step, so lazy serves them as well as stale.
 //
 // D = 64: three warpgroups cover for each other's serial chain; two, with smaller tiles, win when
 // sequences are short (S = 512 causal +12 %).
 template <class T>
-using ConfigD64Rows192 = TileConfig<T, 64, 64, 3, 128, 2, 2, MaxPolicy::kLazy, false, false>;
+using ConfigD64Rows192 =
+    TileConfig<T, 64, 64, 3, 128, 2, 2, MaxPolicy::kLazy, false, false, 1, false>;
 template <class T>
-using ConfigD64Rows128 = TileConfig<T, 64, 64, 2, 128, 2, 2, MaxPolicy::kStale, true, false>;
+using ConfigD64Rows128 =
+    TileConfig<T, 64, 64, 2, 128, 2, 2, MaxPolicy::kStale, true, false, 1, false>;
+template <class T>
+using ConfigD64Modified = TileConfig<T, 64, 64, 2, 128, 2, 2, MaxPolicy::kLazy, true, false>;
 // D = 96: laid out as D = 128 in shared memory, a quarter fewer products.
 template <class T>
 using ConfigD96Rows128 = TileConfig<T, 96, 96, 2, 128, 2, 2, MaxPolicy::kStale, true, false>;
 // D = 128: 128 rows fit causal and short sequences; 192 rows read K and V less often, +2 to 5 %
 // from S = 2048 on, and leave no registers for a second P (lazy).
 template <class T>
-using ConfigD128Rows128 = TileConfig<T, 128, 128, 2, 128, 2, 2, MaxPolicy::kStale, true, false>;
+using ConfigD128Rows128 =
+    TileConfig<T, 128, 128, 2, 128, 2, 2, MaxPolicy::kStale, true, false, 1, false>;
 template <class T>
-using ConfigD128Rows192 = TileConfig<T, 128, 128, 3, 80, 2, 2, MaxPolicy::kLazy, true, false>;
+using ConfigD128Modified = TileConfig<T, 128, 128, 2, 128, 2, 2, MaxPolicy::kLazy, true, false>;
+template <class T>
+using ConfigD128Rows192 =
+    TileConfig<T, 128, 128, 3, 80, 2, 2, MaxPolicy::kLazy, true, false, 1, false>;
 // Larger heads: shared memory holds one Q and none of O; the accumulator leaves no room for a
 // second P from Dv = 192 on.
 template <class T>
@@ -119,8 +130,8 @@ using ConfigD192Rows128 = TileConfig<T, 192, 192, 2, 112, 2, 1, MaxPolicy::kLazy
 template <class T>
 using ConfigD256Rows128 = TileConfig<T, 256, 256, 2, 80, 2, 1, MaxPolicy::kLazy, true, true>;
 // Few query rows over many keys: bound by the reading of K and V. One warpgroup's chain of product,
-// softmax, product is about as long as the reading of its block, so two blocks share a multiprocessor
-// and cover for each other where shared memory allows.
+// softmax, product is about as long as the reading of its block, so two blocks share a
+// multiprocessor and cover for each other where shared memory allows.
 template <class T>
 using ConfigD64Decode = TileConfig<T, 64, 64, 1, 128, 2, 2, MaxPolicy::kStale, false, true, 2>;
 template <class T>

@@ -32,7 +32,8 @@ ATTEND_DEVICE RowResult FinishRow(float maximum, float sum, bool has_sink, float
   }
   // Selects, not branches. (The reciprocal of 0 is infinity, its logarithm -infinity.)
   const float factor = Reciprocal(sum) * weight;
-  return {sum == 0.0f ? 0.0f : factor, sum == 0.0f ? NegativeInfinity() : maximum + Log2(sum) * kLn2};
+  return {sum == 0.0f ? 0.0f : factor,
+          sum == 0.0f ? NegativeInfinity() : maximum + Log2(sum) * kLn2};
 }
 
 // Through shared memory, one bulk store for each warp and panel of 64 columns; needs no barrier
@@ -173,8 +174,8 @@ ATTEND_DEVICE Factors FinishRows(const RowState& state, const Item& item, int32_
       if (split) {
         item.task->partial_lse[PartialRow(item, *item.task, row)] = result[i].lse;
       } else if (item.lse != nullptr) {
-        item.lse[(item.head * item.pack + row.head_in_pack) * item.lse_head_stride +
-                 row.query] = result[i].lse;
+        item.lse[(item.head * item.pack + row.head_in_pack) * item.lse_head_stride + row.query] =
+            result[i].lse;
       }
     } else if (item.head_lse != nullptr) {
       item.head_lse[row.query] = result[i].lse;

@@ -23,11 +23,6 @@ constexpr int64_t kStoredRows = 16;              // of O, as a warp stores them
 constexpr int64_t kAlignedElements = 8;          // 16 bytes, the copy engine's unit
 
 constexpr double kLog2E = 1.4426950408889634;
-// Scales that may be folded into the exponential: positive, and far from where products with scores
-// or quotients by them leave fp32's range.
-constexpr float kSmallestFoldedScale = 1e-30f;
-constexpr float kLargestFoldedScale = 1e30f;
-
 int64_t RoundUp(int64_t elements) {
   return (elements + kAlignedElements - 1) / kAlignedElements * kAlignedElements;
 }
@@ -220,9 +215,7 @@ void Sm90Family::Fill(absl::Span<const AttentionTask> /*tasks*/,
     to.head_dim_v = task.head_dim_v;
     const Sm90Kernel& kernel = Kernel(plan.kind);
     to.q_bytes = kernel.q_panel_bytes / kernel.rows * plan.rows * plan.pack;
-    const bool folded = task.softcap == 0.0f && task.alibi_slopes == nullptr &&
-                        task.softmax_scale >= kSmallestFoldedScale &&
-                        task.softmax_scale <= kLargestFoldedScale;
+    const bool folded = !plan.modified;
     to.flags = (folded ? 0 : kModifiedScores) | (plan.masked ? kMasked : 0) |
                (task.sinks != nullptr ? kSinks : 0);
     to.exponent_scale =

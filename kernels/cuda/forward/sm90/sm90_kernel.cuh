@@ -27,11 +27,10 @@
 
 namespace attend::cuda::sm90 {
 
-enum class Step {
-  kFastToSecond,  // no mask; P of the block before in `p`, of this one into `second`
-  kFastToFirst,   // the other way round; with the lazy policy, `p` in and out
-  kGeneral,       // any mask, `p` in and out
-  kBoundary,      // kGeneral for the first block of a tile, with the epilogue of the tile before
+// Steps of the loop over blocks that all rows see in full.
+enum class FastStep {
+  kToSecond,  // P of the block before in `p`, of this one into `second` (stale policy)
+  kToFirst,   // the other way round; with the lazy policy, `p` in and out
 };
 
 template <class C>
@@ -120,9 +119,9 @@ struct MathWarpgroup {
     k_ready = WarpBarrierTest(shared.KFull(KRing().index()), KRing().parity());
     v_ready = WarpBarrierTest(shared.VFull(VRing().index()), VRing().parity());
   }
-  // After ReleaseK of the same step: the V before the one that VRing() names now.
-  ATTEND_DEVICE void ReleaseV() const {
-    if (lane == 0) BarrierArrive(shared.VEmpty(VRing().Offset(-1).index()));
+  // offset -1: after ReleaseK of the same step, which made VRing() name the next.
+  ATTEND_DEVICE void ReleaseV(int32_t offset) const {
+    if (lane == 0) BarrierArrive(shared.VEmpty(VRing().Offset(offset).index()));
   }
   ATTEND_DEVICE void ReleaseQ() {
     if (lane == 0) BarrierArrive(shared.QEmpty(QRing().index()));
@@ -139,32 +138,26 @@ struct MathWarpgroup {
         : "memory");
   }
 
-  // Scores of a masked, modified or first block to packed probabilities, in place.
-  template <bool kFirst>
+  // Scores of any block to packed probabilities, in place.
   ATTEND_DEVICE void GeneralSoftmax(Scores& s, const Item& item, int32_t block) {
     if (block >= fast_end || block < fast_begin) {
       const int32_t tile_row = WarpRow() + (lane >> 2);
-      if (__builtin_expect((item.flags & kModifiedScores) != 0, 0)) {
-        ModifyScores<C::kKeys, C::kDecode>(s, item, *item.task, tile_row, block, lane,
-                                            launch.zero);
+      if (C::kModifies && (item.flags & kModifiedScores) != 0) {
+        ModifyScores<C::kKeys, C::kDecode>(s, item, *item.task, tile_row, block, lane, launch.zero);
       }
       if (block >= item.full_end || block < item.full_begin) {
         MaskScores<C::kKeys, C::kDecode>(s, item, tile_row, block, lane);
       }
     }
-    LazySoftmax<kFirst, true>(s);
+    LazySoftmax<true>(s);
   }
 
-  // kFirst: nothing has been added to O yet. kPacked: leaves packed pairs, which saves registers
-  // for the steps that need them and costs instructions in the loop that does not.
-  template <bool kFirst, bool kPacked>
+  // kPacked: leaves packed pairs, which saves registers for the steps that need them and costs
+  // instructions in the loop that does not.
+  template <bool kPacked>
   ATTEND_DEVICE void LazySoftmax(Scores& s) {
-    if constexpr (kFirst) {
-      SetMax(rows, s, exponent_scale);
-    } else {
-      must_rescale = MaxExceeded(rows, s, lag);
-      if (must_rescale) rescale = RaiseMaxTo(rows, s, exponent_scale);
-    }
+    must_rescale = MaxExceeded(rows, s, lag);
+    if (must_rescale) rescale = RaiseMaxTo(rows, s, exponent_scale);
     if constexpr (kPacked) {
       ExponentialsPacked<T>(rows, s, exponent_scale);
     } else {
@@ -242,59 +235,89 @@ struct MathWarpgroup {
     if (lane == 0) BarrierArrive(shared.ItemEmpty(item_slot));
   }
 
-  // One key block: its scores, and the values of the block before.
-  template <Step kStep>
-  ATTEND_DEVICE void RunStep(Scores& s, Outputs& o, Probabilities& p, Probabilities& second,
-                             const Item& item, int32_t block, uint32_t previous_slot) {
-    constexpr bool kFast = kStep == Step::kFastToSecond || kStep == Step::kFastToFirst;
+  ATTEND_DEVICE void TakeTurn() const {
+    if constexpr (C::kPingPong) NamedSync(kTurnBarrier + warpgroup, 256);
+  }
+  ATTEND_DEVICE void PassTurn() const {
+    if constexpr (C::kPingPong) {
+      NamedArrive(warpgroup == C::kWarpgroups - 1 ? kTurnBarrier : kTurnBarrier + 1 + warpgroup,
+                  256);
+    }
+  }
+
+  // One key block without mask: its scores, and the values of the block before.
+  template <FastStep kStep>
+  ATTEND_DEVICE void RunFast(Scores& s, Outputs& o, Probabilities& p, Probabilities& second) {
     const uint32_t v_low = VLow();
     const uint32_t k_low = KLow();
     if (!k_ready) WaitK();
-    if constexpr (C::kPingPong) NamedSync(kTurnBarrier + warpgroup, 256);
+    TakeTurn();
     WgmmaFence();
     Pin(s);
     Pin(o);
     IssueScores(s, k_low);
     if (!v_ready) WaitV();
     WgmmaFence();  // again: a wait loop between two chains would serialise them
-    if constexpr (kStep == Step::kFastToFirst && kStale) {
+    if constexpr (kStep == FastStep::kToFirst && kStale) {
       IssueValues(o, second, v_low);
     } else {
       IssueValues(o, p, v_low);
     }
-    if constexpr (C::kPingPong) {
-      NamedArrive(warpgroup == C::kWarpgroups - 1 ? kTurnBarrier : kTurnBarrier + 1 + warpgroup,
-                  256);
+    PassTurn();
+    WgmmaWait<1>();
+    Pin(s);
+    ReleaseK();
+    if constexpr (!kStale) {
+      LazySoftmax<false>(s);
+    } else if constexpr (kStep == FastStep::kToSecond) {
+      StaleSoftmax(s, second);
+    } else {
+      StaleSoftmax(s, p);
     }
+    WgmmaWait<0>();
+    Pin(o);
+    ReleaseV(-1);
+    if constexpr (!kStale) TakeProbabilities<false>(s, p);
+    ApplyRescale(o);
+  }
+
+  // Any other step. joins: `block` is the first of its tile, and the values are the last of the
+  // tile before, in slot `finished_slot`, which ends here. Both kinds are one piece of code: what a
+  // tile runs once must not push the loop out of the instruction cache. (Products cannot be
+  // conditional, or ptxas serialises them all: the first and the last tile have code of their own.)
+  ATTEND_DEVICE void RunGeneral(Scores& s, Outputs& o, Probabilities& p, const Item& item,
+                                int32_t block, bool joins, uint32_t finished_slot) {
+    const uint32_t v_low = VLow();
+    const uint32_t k_low = KLow();
+    if (!k_ready) WaitK();
+    TakeTurn();
+    WgmmaFence();
+    Pin(s);
+    Pin(o);
+    IssueScores(s, k_low);
+    if (!v_ready) WaitV();
+    WgmmaFence();
+    IssueValues(o, p, v_low);
+    PassTurn();
     Factors finished;
-    if constexpr (kStep == Step::kBoundary) {
-      finished = FinishItemRows(previous_slot);
+    if (joins) {
+      finished = FinishItemRows(finished_slot);
       StartRows(item);
     }
     WgmmaWait<1>();
     Pin(s);
     ReleaseK();
-    if constexpr (kFast && kStale) {
-      if constexpr (kStep == Step::kFastToSecond) {
-        StaleSoftmax(s, second);
-      } else {
-        StaleSoftmax(s, p);
-      }
-    } else if constexpr (kFast) {
-      LazySoftmax<false, false>(s);
-    } else {
-      GeneralSoftmax<kStep == Step::kBoundary>(s, item, block);
-    }
+    GeneralSoftmax(s, item, block);
     WgmmaWait<0>();
     Pin(o);
-    ReleaseV();
-    if constexpr (!kFast || !kStale) TakeProbabilities<!kFast>(s, p);  // first: frees registers
-    if constexpr (kStep == Step::kBoundary) {
-      StoreItem(o, previous_slot, finished);
+    ReleaseV(-1);
+    TakeProbabilities<true>(s, p);  // first: frees registers
+    if (joins) {
+      StoreItem(o, finished_slot, finished);
     } else {
       ApplyRescale(o);
     }
-    if constexpr (!kFast) AwaitVerdict(item, block);
+    AwaitVerdict(item, block);
   }
 
   // Everything that the steps of a tile need of its item. Placed where products run meanwhile.
@@ -310,7 +333,6 @@ struct MathWarpgroup {
 
   // The first block of a tile when no product runs before it.
   ATTEND_DEVICE void StartTile(Scores& s, Probabilities& p, const Item& item, int32_t block) {
-    q_low = QLow();
     WaitK();
     WgmmaFence();
     Pin(s);
@@ -319,7 +341,7 @@ struct MathWarpgroup {
     WgmmaWait<0>();
     Pin(s);
     ReleaseK();
-    GeneralSoftmax<true>(s, item, block);
+    GeneralSoftmax(s, item, block);
     TakeProbabilities<true>(s, p);
     AwaitVerdict(item, block);
   }
@@ -333,29 +355,23 @@ struct MathWarpgroup {
     const Factors factors = FinishItemRows(item_slot);
     WgmmaWait<0>();
     Pin(o);
-    if (lane == 0) BarrierArrive(shared.VEmpty(VRing().index()));
+    ReleaseV(0);
     StoreItem(o, item_slot, factors);
   }
 
-  // Blocks `block` - 1 down to the item's last.
-  ATTEND_DEVICE void RunBlocks(Scores& s, Outputs& o, Probabilities& p, Probabilities& second,
-                               const Item& item, int32_t block) {
-    while (block > block_begin) {
-      if constexpr (kStale) {
-        while (block <= fast_end && block - 2 >= fast_begin) {
-          RunStep<Step::kFastToSecond>(s, o, p, second, item, block - 1, 0);
-          RunStep<Step::kFastToFirst>(s, o, p, second, item, block - 2, 0);
-          block -= 2;
-        }
-      } else {
-        while (block <= fast_end && block - 1 >= fast_begin) {
-          RunStep<Step::kFastToFirst>(s, o, p, second, item, block - 1, 0);
-          block -= 1;
-        }
+  // All blocks without mask that come next.
+  ATTEND_DEVICE void RunFastBlocks(Scores& s, Outputs& o, Probabilities& p, Probabilities& second,
+                                   int32_t* block) {
+    if constexpr (kStale) {
+      while (*block <= fast_end && *block - 2 >= fast_begin) {
+        RunFast<FastStep::kToSecond>(s, o, p, second);
+        RunFast<FastStep::kToFirst>(s, o, p, second);
+        *block -= 2;
       }
-      if (block > block_begin) {
-        --block;
-        RunStep<Step::kGeneral>(s, o, p, second, item, block, 0);
+    } else {
+      while (*block <= fast_end && *block - 1 >= fast_begin) {
+        RunFast<FastStep::kToFirst>(s, o, p, second);
+        *block -= 1;
       }
     }
   }
@@ -369,36 +385,39 @@ struct MathWarpgroup {
     for (int i = 0; i < C::kDimV / 2; ++i) o[i] = 0.0f;
     WaitQ();
     const Item* item = shared.ItemAt(0);
-    int32_t block_end = Uniform(item->block_end);
-    if (block_end == 0) return;
-    if constexpr (C::kQStages == 1) {
-      // The next Q arrives while the last product and the epilogue run, so tiles do not overlap.
-      do {
-        StartTile(s, p, *item, block_end - 1);
-        RunBlocks(s, o, p, second, *item, block_end - 1);
-        const uint32_t finished_slot = ItemRing().index();
+    int32_t block = Uniform(item->block_end);  // from here up, blocks are done
+    if (block == 0) return;
+    q_low = QLow();
+    StartTile(s, p, *item, --block);
+    while (true) {
+      RunFastBlocks(s, o, p, second, &block);
+      bool joins = false;
+      uint32_t finished_slot = 0;
+      if (block == block_begin) {
+        finished_slot = ItemRing().index();
         ReleaseQ();
-        FinishTile(o, p, finished_slot);
-        WaitQ();
-        item = shared.ItemAt(ItemRing().index());
-        block_end = Uniform(item->block_end);
-      } while (block_end != 0);
-    } else {
-      StartTile(s, p, *item, block_end - 1);
-      while (true) {
-        RunBlocks(s, o, p, second, *item, block_end - 1);
-        const uint32_t previous_slot = ItemRing().index();
-        ReleaseQ();
+        // With one place for Q tiles do not join: the next Q arrives while the last product and the
+        // epilogue run.
+        if constexpr (C::kQStages == 1) FinishTile(o, p, finished_slot);
         WaitQ();  // the producer has waited for the item
         item = shared.ItemAt(ItemRing().index());
-        block_end = Uniform(item->block_end);
+        block = Uniform(item->block_end);
         q_low = QLow();
-        if (block_end == 0) {
-          FinishTile(o, p, previous_slot);
+        if (block == 0) {
+          if constexpr (C::kQStages > 1) FinishTile(o, p, finished_slot);
           break;
         }
-        RunStep<Step::kBoundary>(s, o, p, second, *item, block_end - 1, previous_slot);
+        joins = true;
       }
+      --block;
+      if constexpr (C::kQStages == 1) {
+        if (joins) {
+          StartTile(s, p, *item, block);
+          continue;
+        }
+        joins = false;
+      }
+      RunGeneral(s, o, p, *item, block, joins, finished_slot);
     }
     if (!C::kDirect && lane == 0) StoreWait();
   }

@@ -38,10 +38,12 @@ cudaError_t LaunchMerge(const Sm90Merge& merge, int64_t rows, bool bf16, cudaStr
 // Instances, each a file of instances/, named by head sizes and query rows of a tile.
 const Sm90Kernel& KernelD64Rows128(bool bf16);
 const Sm90Kernel& KernelD64Rows192(bool bf16);
+const Sm90Kernel& KernelD64Modified(bool bf16);
 const Sm90Kernel& KernelD64Decode(bool bf16);
 const Sm90Kernel& KernelD96Rows128(bool bf16);
 const Sm90Kernel& KernelD128Rows128(bool bf16);
 const Sm90Kernel& KernelD128Rows192(bool bf16);
+const Sm90Kernel& KernelD128Modified(bool bf16);
 const Sm90Kernel& KernelD128Decode(bool bf16);
 const Sm90Kernel& KernelD192V128Rows128(bool bf16);
 const Sm90Kernel& KernelD192Rows128(bool bf16);

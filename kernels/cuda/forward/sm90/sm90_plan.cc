@@ -1,7 +1,6 @@
 #include "kernels/cuda/forward/sm90/sm90_plan.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "kernels/cuda/forward/sm90/sm90_rules.h"
 
@@ -31,12 +30,20 @@ void MaskOffsets(const AttentionTask& task, Sm90TaskPlan* plan) {
   plan->masked = plan->end_offset < task.seqlen_k || task.seqlen_q - 1 + plan->first_offset > 0;
 }
 
-TileKind KindOf(const AttentionTask& task, bool masked) {
+// Scales that may be folded into the exponential: positive, and far from where products with scores
+// or quotients by them leave fp32's range.
+bool Modified(const AttentionTask& task) {
+  return task.softcap != 0.0f || !task.alibi_slopes.absent() ||
+         !(task.softmax_scale >= kSmallestFoldedScale && task.softmax_scale <= kLargestFoldedScale);
+}
+
+TileKind KindOf(const AttentionTask& task, bool masked, bool modified) {
   const int64_t tiles = CeilDiv(task.padded_q(), kShortRows) * task.heads_q();
   if (task.seqlen_q * Group(task) <= kDecodeRows || task.seqlen_q <= kDecodeQueries ||
       (tiles <= kFewTiles && task.seqlen_k >= kFewTilesKeys)) {
     return TileKind::kDecode;
   }
+  if (modified) return TileKind::kModified;
   const HeadTile head_tile = HeadTileOf(task);
   const int64_t from = head_tile == HeadTile::k64 ? (masked ? kLongFromD64Masked : kLongFromD64)
                        : head_tile == HeadTile::k128
@@ -131,10 +138,12 @@ const Sm90Kernel& KernelOf(HeadTile head_tile, TileKind kind, bool bf16) {
   }
   switch (head_tile) {
     case HeadTile::k64:
+      if (kind == TileKind::kModified) return KernelD64Modified(bf16);
       return kind == TileKind::kLong ? KernelD64Rows192(bf16) : KernelD64Rows128(bf16);
     case HeadTile::k96:
       return KernelD96Rows128(bf16);
     case HeadTile::k128:
+      if (kind == TileKind::kModified) return KernelD128Modified(bf16);
       return kind == TileKind::kLong ? KernelD128Rows192(bf16) : KernelD128Rows128(bf16);
     case HeadTile::k192x128:
       return KernelD192V128Rows128(bf16);
@@ -149,7 +158,8 @@ const Sm90Kernel& KernelOf(HeadTile head_tile, TileKind kind, bool bf16) {
 Sm90TaskPlan PlanSm90Task(const AttentionTask& task) {
   Sm90TaskPlan plan;
   MaskOffsets(task, &plan);
-  plan.kind = KindOf(task, plan.masked);
+  plan.modified = Modified(task);
+  plan.kind = KindOf(task, plan.masked, plan.modified);
   const Sm90Kernel& kernel = KernelOf(HeadTileOf(task), plan.kind, task.dtype() == DType::kBF16);
   if (plan.kind == TileKind::kDecode) plan.pack = static_cast<int32_t>(PackOf(Group(task)));
   plan.rows = kernel.rows / plan.pack;
@@ -170,20 +180,24 @@ void PlanSm90Batch(absl::Span<const AttentionTask> tasks, Sm90BatchPlan* plan) {
   plan->segments.clear();
   plan->parts.clear();
   for (size_t i = 0; i < count; ++i) plan->tasks[i] = PlanSm90Task(tasks[i]);
-  std::iota(plan->order.begin(), plan->order.end(), 0);
   const auto task_plan = [plan](int64_t place) -> const Sm90TaskPlan& {
     return plan->tasks[static_cast<size_t>(plan->order[static_cast<size_t>(place)])];
   };
   const auto task_at = [plan, tasks](int64_t place) -> const AttentionTask& {
     return tasks[static_cast<size_t>(plan->order[static_cast<size_t>(place)])];
   };
-  std::sort(plan->order.begin(), plan->order.end(), [plan](int32_t a, int32_t b) {
-    const Sm90TaskPlan& x = plan->tasks[static_cast<size_t>(a)];
-    const Sm90TaskPlan& y = plan->tasks[static_cast<size_t>(b)];
-    if (x.kind != y.kind) return x.kind < y.kind;
-    if (x.item_cost != y.item_cost) return x.item_cost > y.item_cost;
-    return a < b;
-  });
+  plan->keys.resize(count);
+  for (size_t i = 0; i < count; ++i) {
+    plan->keys[i] = {static_cast<uint32_t>(plan->tasks[i].kind), static_cast<int32_t>(i),
+                     -plan->tasks[i].item_cost};
+  }
+  std::sort(plan->keys.begin(), plan->keys.end(),
+            [](const Sm90BatchPlan::Key& a, const Sm90BatchPlan::Key& b) {
+              if (a.kind != b.kind) return a.kind < b.kind;
+              if (a.cost != b.cost) return a.cost < b.cost;
+              return a.task < b.task;
+            });
+  for (size_t i = 0; i < count; ++i) plan->order[i] = plan->keys[i].task;
   const int64_t end = static_cast<int64_t>(count);
   for (int64_t first = 0; first < end;) {
     const Sm90TaskPlan& shape = task_plan(first);

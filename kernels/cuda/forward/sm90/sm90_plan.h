@@ -19,15 +19,16 @@ enum class HeadTile : uint32_t { k64, k96, k128, k192x128, k192, k256 };
 HeadTile HeadTileOf(const AttentionTask& task);
 
 // The kernels of a head tile, in the order in which a batch launches them.
-enum class TileKind : uint32_t { kLong, kShort, kDecode };
-inline constexpr int kTileKinds = 3;
+enum class TileKind : uint32_t { kLong, kShort, kModified, kDecode };
+inline constexpr int kTileKinds = 4;
 
 const Sm90Kernel& KernelOf(HeadTile head_tile, TileKind kind, bool bf16);
 
 // How one task is cut.
 struct Sm90TaskPlan {
   TileKind kind = TileKind::kShort;
-  bool masked = false;                       // rows differ in the keys they see
+  bool masked = false;    // rows differ in the keys they see
+  bool modified = false;  // scores need more than a multiply-add before the exponential
   int32_t first_offset = 0, end_offset = 0;  // as in Sm90Task
   int32_t pack = 1;
   int32_t rows = 0;       // query rows of a tile
@@ -56,6 +57,13 @@ struct Sm90BatchPlan {
   std::vector<int32_t> order;         // task indices: by kernel, then costliest items first
   std::vector<Sm90Segment> segments;  // tasks named by their place in `order`
   std::vector<Sm90Part> parts;
+
+  struct Key {
+    uint32_t kind;
+    int32_t task;
+    double cost;  // negated: the costliest first
+  };
+  std::vector<Key> keys;  // what `order` is sorted by
 };
 
 // REQUIRES: all tasks have one head tile and dtype, and fewer than 2^31 items.

@@ -126,6 +126,17 @@ ATTEND_DEVICE void TensorLoad3(uint32_t destination, const CUtensorMap* map, int
                                     SharedPointer<uint64_t>(barrier));
 }
 
+// The same for what is read once: the first to leave L2.
+ATTEND_DEVICE void TensorLoad3Once(uint32_t destination, const CUtensorMap* map, int32_t column,
+                                   int32_t row, int32_t head, uint32_t barrier) {
+  constexpr uint64_t kEvictFirst = 0x12F0000000000000ull;  // what createpolicy.fractional makes
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      ".L2::cache_hint [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(destination),
+      "l"(map), "r"(column), "r"(row), "r"(head), "r"(barrier), "l"(kEvictFirst)
+      : "memory");
+}
+
 // Box of a map {columns, heads of a group, rows, groups}.
 ATTEND_DEVICE void TensorLoad4(uint32_t destination, const CUtensorMap* map, int32_t column,
                                int32_t row, int32_t group, uint32_t barrier) {

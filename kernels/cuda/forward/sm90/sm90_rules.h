@@ -7,6 +7,10 @@
 
 namespace attend::cuda::sm90 {
 
+// See Modified() in sm90_plan.cc.
+inline constexpr float kSmallestFoldedScale = 1e-30f;
+inline constexpr float kLargestFoldedScale = 1e30f;
+
 // Query rows of the ordinary tiles and of the decode tile.
 inline constexpr int64_t kShortRows = 128;
 inline constexpr int64_t kDecodeRows = 64;

@@ -65,8 +65,8 @@ ATTEND_DEVICE void WriteItem(const Sm90Launch& launch, int32_t number, int32_t l
   if (lane < kPieces) {
     reinterpret_cast<uint4*>(static_cast<Sm90Scalars*>(item))[lane] =
         __ldg(reinterpret_cast<const uint4*>(static_cast<const Sm90Scalars*>(task)) + lane);
-  } else if (lane < kPieces + 3) {
-    PrefetchMap(&task->q + (lane - kPieces));  // q, k, v
+  } else if (lane < kPieces + (C::kDirect ? 3 : 4)) {
+    PrefetchMap(&task->q + (lane - kPieces));  // q, k, v and o
   }
   head = head % segment_heads + field(offsetof(Sm90Segment, first_head));
   __syncwarp();
@@ -164,14 +164,23 @@ struct Producer {
     int32_t block;
   };
 
+  static ATTEND_DEVICE void LoadBox(uint32_t destination, const CUtensorMap* map, int32_t column,
+                                    int32_t row, int32_t head, uint32_t barrier) {
+    if constexpr (C::kDecode) {
+      TensorLoad3Once(destination, map, column, row, head, barrier);
+    } else {
+      TensorLoad3(destination, map, column, row, head, barrier);
+    }
+  }
+
   ATTEND_DEVICE void LoadK(const Place& place) {
     BarrierWait(shared.KEmpty(k.index()), k.parity() ^ 1);
     BarrierExpect(shared.KFull(k.index()), C::kKBytes);
 #pragma unroll
     for (int panel = 0; panel < C::kPanels; ++panel) {
-      TensorLoad3(shared.base + C::kKAt + k.index() * C::kKBytes + panel * C::kKvPanelBytes,
-                  &place.task->k, 64 * panel, place.block * C::kKeys, place.kv_head,
-                  shared.KFull(k.index()));
+      LoadBox(shared.base + C::kKAt + k.index() * C::kKBytes + panel * C::kKvPanelBytes,
+              &place.task->k, 64 * panel, place.block * C::kKeys, place.kv_head,
+              shared.KFull(k.index()));
     }
     k.Advance();
   }
@@ -184,9 +193,9 @@ struct Producer {
     BarrierExpect(shared.VFull(v.index()), C::kVBytes);
 #pragma unroll
     for (int panel = 0; panel < C::kPanelsV; ++panel) {
-      TensorLoad3(shared.base + C::kVAt + v.index() * C::kVBytes + panel * C::kKvPanelBytes,
-                  &place.task->v, 64 * panel, place.block * C::kKeys, place.kv_head,
-                  shared.VFull(v.index()));
+      LoadBox(shared.base + C::kVAt + v.index() * C::kVBytes + panel * C::kKvPanelBytes,
+              &place.task->v, 64 * panel, place.block * C::kKeys, place.kv_head,
+              shared.VFull(v.index()));
     }
   }
 

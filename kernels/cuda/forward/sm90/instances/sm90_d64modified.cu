@@ -1,0 +1,3 @@
+#include "kernels/cuda/forward/sm90/sm90_launch.cuh"
+
+ATTEND_SM90_INSTANCE(D64Modified)
