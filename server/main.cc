@@ -142,8 +142,8 @@ int Serve(const ServerOptions& options) {
   ParseLogLevel(options.log.level, &level);
   StartLog(options.log.format == "json" ? LogFormat::kJson : LogFormat::kText, level);
   const absl::Cleanup stop_log = [] { StopLog(); };
-  RedirectGrpcLog([](int severity, const char* message) {
-    if (severity > 0) Log(LogLevel::kDebug, "grpc", {{"detail", message}});
+  RedirectLibraryLogs([](int severity, const char* message) {
+    if (severity > 0) Log(LogLevel::kDebug, "library", {{"detail", message}});
   });
 
   std::atomic<bool> failed{false};

@@ -125,10 +125,12 @@ struct Metrics::State {
   Counter *query_tokens, *kv_tokens, *padding_tokens, *sequences, *flops, *received, *transmitted;
   Counter *avoided_bytes, *workspace_total, *retried;
   Gauge *ready, *streams;
+  Counter *reloads, *reload_failures;
 
   Mutex peak_mutex;
   mutable Mutex mutex;
   const EngineGroup* engines ABSL_GUARDED_BY(mutex) = nullptr;
+  double certificate_expiry ABSL_GUARDED_BY(mutex) = 0;  // 0: no certificate
   EngineOptions options ABSL_GUARDED_BY(mutex);
 };
 
@@ -238,6 +240,11 @@ Metrics::Metrics(const Backend& backend, const std::vector<int>& devices)
                                "Requests whose client says that it tried before.");
   s.ready = make.MakeGauge("attend_ready", "1 while the server takes work.");
   s.streams = make.MakeGauge("attend_streams_open", "AttendStream calls open.");
+  s.reloads = make.MakeCounter("attend_credentials_reloads_total",
+                               "Times that new certificate or token files were taken.");
+  s.reload_failures =
+      make.MakeCounter("attend_credentials_reload_failures_total",
+                       "Times that such files were bad, so that the last good ones stayed.");
   const BuildInfo build = ThisBuild();
   make.MakeGauge("attend_build_info", "1; its labels describe the build.",
                  {{"version", build.version},
@@ -262,6 +269,12 @@ std::string Metrics::Render() const {
   std::vector<prometheus::MetricFamily> families = state_->registry.Collect();
   {
     MutexLock lock(state_->mutex);
+    if (state_->certificate_expiry != 0) {
+      AddSingle(&families, prometheus::MetricType::Gauge,
+                "attend_tls_certificate_expiry_timestamp_seconds",
+                "When the served certificate, or one of its issuers, expires.",
+                state_->certificate_expiry);
+    }
     if (state_->engines != nullptr) CollectEngines(*state_->engines, state_->options, &families);
   }
   CollectProcess(&families);
@@ -339,6 +352,17 @@ void Metrics::OnRequestEnd(const RequestRecord& record) {
   Observe(s.stage_kernel, record.report.kernel_seconds);
   Observe(s.stage_copy_out, record.report.copy_out_seconds);
 }
+
+void Metrics::SetCertificateExpiry(std::chrono::system_clock::time_point expiry) {
+  MutexLock lock(state_->mutex);
+  state_->certificate_expiry = std::chrono::duration<double>(expiry.time_since_epoch()).count();
+}
+
+void Metrics::CountCredentialsReload(bool good) {
+  (good ? state_->reloads : state_->reload_failures)->Increment();
+}
+
+void Metrics::OnUnauthenticated() { state_->rejected.find("unauthenticated")->second->Increment(); }
 
 void Metrics::OnStreamStart() { state_->streams->Increment(); }
 void Metrics::OnStreamEnd() { state_->streams->Decrement(); }

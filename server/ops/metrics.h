@@ -6,6 +6,7 @@
 #ifndef ATTEND_SERVER_OPS_METRICS_H_
 #define ATTEND_SERVER_OPS_METRICS_H_
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -35,6 +36,9 @@ class Metrics : public EngineObserver, public RpcObserver {
   // progress.
   void Watch(const EngineGroup* engines, const EngineOptions& options);
   void SetReady(bool ready);
+  // Served from now on; shown only once it has been set.
+  void SetCertificateExpiry(std::chrono::system_clock::time_point expiry);
+  void CountCredentialsReload(bool good);
 
   // The text exposition, version 0.0.4.
   std::string Render() const;
@@ -48,6 +52,7 @@ class Metrics : public EngineObserver, public RpcObserver {
 
   void OnRequestStart(Method method) override;
   void OnRequestEnd(const RequestRecord& record) override;
+  void OnUnauthenticated() override;
   void OnStreamStart() override;
   void OnStreamEnd() override;
 

@@ -31,6 +31,21 @@ void AddListening(ServerOptions* o, OptionTable* table) {
              "file of name = value lines; environment and command line override it");
 }
 
+void AddSecurity(ServerOptions* o, OptionTable* table) {
+  const std::string group = "Security (files are read again when they change)";
+  table->Add("tls-cert", &o->security.tls_cert, group,
+             "PEM file: the server's certificate and its issuers; turns encryption on");
+  table->Add("tls-key", &o->security.tls_key, group, "PEM file: its private key");
+  table->Add("tls-client-ca", &o->security.tls_client_ca, group,
+             "PEM file: signers of client certificates, which are then demanded");
+  table->Add("auth-token-file", &o->security.auth_token_file, group,
+             "file with one bearer token a line; each call must bring one, health checks excepted");
+  table->Add("insecure-auth", &o->security.insecure_auth, group,
+             "take tokens over connections that are not encrypted");
+  table->Add("reload-interval", &o->security.reload_interval, group,
+             "how often those files are looked at");
+}
+
 void AddBackend(ServerOptions* o, OptionTable* table) {
   const std::string group = "Backend";
   std::string names = "auto";
@@ -125,6 +140,7 @@ void AddLogs(ServerOptions* o, OptionTable* table) {
 OptionTable MakeOptionTable(ServerOptions* options) {
   OptionTable table;
   AddListening(options, &table);
+  AddSecurity(options, &table);
   AddBackend(options, &table);
   AddLimits(options, &table);
   AddBatching(options, &table);
@@ -144,6 +160,7 @@ absl::StatusOr<CommandLine> ParseCommandLine(absl::Span<const std::string> args,
   absl::Status status = MakeOptionTable(&line.options).Parse(args, get_env);
   if (status.ok()) status = ParseDevices(line.options.devices).status();
   if (status.ok()) status = Validate(line.options.engine);
+  if (status.ok()) status = Validate(line.options.security);
   if (!status.ok()) return status;
   return line;
 }

@@ -12,6 +12,7 @@
 #include "absl/types/span.h"
 #include "server/engine/engine_options.h"
 #include "server/ops/option_table.h"
+#include "server/rpc/credential_files.h"
 #include "server/rpc/grpc_server.h"
 #include "server/rpc/request_codec.h"
 
@@ -34,6 +35,7 @@ struct LogOptions {
 
 struct ServerOptions {
   GrpcServerOptions grpc;
+  SecurityOptions security;
   HttpOptions http;
   LogOptions log;
   std::string port_file;

@@ -47,4 +47,12 @@ void RequestLog::Write(const RequestRecord& record) {
   Log(level, ok ? "request answered" : "request refused", fields);
 }
 
+void RequestLog::Unauthenticated() {
+  const std::optional<int64_t> left_out = refused_.Admit(Clock::now());
+  if (!left_out) return;
+  std::vector<LogField> fields = {{"code", "UNAUTHENTICATED"}};
+  if (*left_out > 0) fields.push_back({"lines_left_out", *left_out});
+  Log(LogLevel::kWarn, "call refused", fields);
+}
+
 }  // namespace attend

@@ -14,6 +14,7 @@ class RequestLog {
  public:
   explicit RequestLog(const LogOptions& options);
   void Write(const RequestRecord& record);
+  void Unauthenticated();
 
  private:
   const bool log_answered_;

@@ -21,7 +21,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
     const Clock::time_point now = Clock::now();
     AttendJob::Origin origin;
     origin.method = Method::kAttend;
-    origin.client = ClientOf(call_->peer());
+    origin.client = ClientOf(*call_);
     origin.deadline = deadline_ = DeadlineOf(*call_);
     origin.arrival = now;
     origin.received_bytes = static_cast<int64_t>(request->Length());
@@ -131,7 +131,7 @@ grpc::ServerUnaryReactor* AttentionService::GetServerInfo(grpc::CallbackServerCo
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   RequestRecord record;
   record.method = Method::kGetServerInfo;
-  record.client = ClientOf(context->peer());
+  record.client = ClientOf(*context);
   record.request_id = ResolveRequestId("", HeaderOf(*context, kRequestIdHeader), &record.status);
   record.received_bytes = static_cast<int64_t>(request->ByteSizeLong());
   context_->observer->OnRequestStart(record.method);

@@ -1,9 +1,11 @@
 #include "server/rpc/call_info.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <random>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "kernels/errors.h"
@@ -11,13 +13,25 @@
 
 namespace attend {
 
-std::string ClientOf(std::string_view peer) {
+std::string HostOf(std::string_view peer) {
   const size_t colon = peer.find(':');
   if (colon == std::string_view::npos) return std::string(peer);
   const std::string_view scheme = peer.substr(0, colon);
   if (scheme != "ipv4" && scheme != "ipv6") return "local";
   const std::string_view rest = peer.substr(colon + 1);
   return std::string(rest.substr(0, rest.rfind(':')));
+}
+
+std::string ClientOf(const grpc::CallbackServerContext& context) {
+  const std::shared_ptr<const grpc::AuthContext> auth = context.auth_context();
+  if (auth != nullptr && auth->IsPeerAuthenticated()) {
+    const std::vector<grpc::string_ref> names = auth->GetPeerIdentity();
+    if (!names.empty()) {
+      constexpr size_t kMostBytes = 256;
+      return "cert:" + std::string(names[0].data(), std::min(names[0].size(), kMostBytes));
+    }
+  }
+  return HostOf(context.peer());
 }
 
 std::optional<Clock::time_point> DeadlineOf(const grpc::CallbackServerContext& context) {

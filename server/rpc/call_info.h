@@ -16,7 +16,11 @@ namespace attend {
 inline constexpr char kRequestIdHeader[] = "x-request-id";
 
 // The host part of a gRPC peer name ("ipv4:10.0.0.7:4711" is "10.0.0.7"); "local" for Unix sockets.
-std::string ClientOf(std::string_view peer);
+std::string HostOf(std::string_view peer);
+
+// Who calls, for shares and logs: the name in the client's certificate when one was demanded and
+// checked, else its host.
+std::string ClientOf(const grpc::CallbackServerContext& context);
 
 // The call's deadline on the engine's clock; absent when the client set none.
 std::optional<Clock::time_point> DeadlineOf(const grpc::CallbackServerContext& context);

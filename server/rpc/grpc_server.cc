@@ -6,6 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "google/protobuf/stubs/logging.h"
 #include "grpc/support/log.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/server_builder.h"
@@ -53,7 +54,7 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
                                Milliseconds(options.max_connection_idle));
   }
   int port = 0;
-  builder.AddListeningPort(options.listen, std::move(credentials), &port);
+  builder.AddListeningPort(options.listen, credentials, &port);
   for (grpc::Service* service : services) builder.RegisterService(service);
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   const bool is_unix = absl::StartsWith(options.listen, "unix:");
@@ -62,11 +63,13 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
         absl::StrCat("cannot listen on ", options.listen,
                      " for gRPC: the address is taken or not of this host"));
   }
-  return std::unique_ptr<GrpcServer>(new GrpcServer(std::move(server), is_unix ? 0 : port));
+  return std::unique_ptr<GrpcServer>(
+      new GrpcServer(std::move(credentials), std::move(server), is_unix ? 0 : port));
 }
 
-GrpcServer::GrpcServer(std::unique_ptr<grpc::Server> server, int port)
-    : server_(std::move(server)), port_(port) {}
+GrpcServer::GrpcServer(std::shared_ptr<grpc::ServerCredentials> credentials,
+                       std::unique_ptr<grpc::Server> server, int port)
+    : credentials_(std::move(credentials)), server_(std::move(server)), port_(port) {}
 
 GrpcServer::~GrpcServer() { Shutdown(Clock::now()); }
 
@@ -77,10 +80,14 @@ void GrpcServer::Shutdown(Clock::time_point deadline) {
   server_->Wait();
 }
 
-void RedirectGrpcLog(void (*sink)(int severity, const char* message)) {
+void RedirectLibraryLogs(void (*sink)(int severity, const char* message)) {
   log_sink = sink;
   gpr_set_log_function(
       [](gpr_log_func_args* args) { log_sink(static_cast<int>(args->severity), args->message); });
+  google::protobuf::SetLogHandler(
+      [](google::protobuf::LogLevel level, const char*, int, const std::string& message) {
+        log_sink(level >= google::protobuf::LOGLEVEL_ERROR ? 2 : 1, message.c_str());
+      });
 }
 
 }  // namespace attend

@@ -56,14 +56,17 @@ class GrpcServer {
   void Shutdown(Clock::time_point deadline);
 
  private:
-  GrpcServer(std::unique_ptr<grpc::Server> server, int port);
+  GrpcServer(std::shared_ptr<grpc::ServerCredentials> credentials,
+             std::unique_ptr<grpc::Server> server, int port);
+  const std::shared_ptr<grpc::ServerCredentials> credentials_;  // asked at each handshake and call
   const std::unique_ptr<grpc::Server> server_;
   const int port_;
 };
 
-// Sends gRPC's own log lines to `sink` from now on, instead of stderr. `severity`: 0 debug, 1 info,
-// 2 error. Call before the first use of gRPC.
-void RedirectGrpcLog(void (*sink)(int severity, const char* message));
+// Sends the log lines of gRPC and protobuf to `sink` from now on, instead of stderr: both write one
+// for what any client can do wrong. `severity`: 0 debug, 1 info, 2 error. Call before their first
+// use.
+void RedirectLibraryLogs(void (*sink)(int severity, const char* message));
 
 }  // namespace attend
 

@@ -44,6 +44,7 @@ class RpcObserver {
   virtual ~RpcObserver() = default;
   virtual void OnRequestStart(Method) {}
   virtual void OnRequestEnd(const RequestRecord&) {}
+  virtual void OnUnauthenticated() {}  // a call without a good token, refused unread
   virtual void OnStreamStart() {}
   virtual void OnStreamEnd() {}
 };

@@ -20,7 +20,7 @@ StreamCall::StreamCall(AttentionService* service, JobContext* context,
     : service_(service),
       context_(context),
       call_(call),
-      client_(ClientOf(call->peer())),
+      client_(ClientOf(*call)),
       deadline_(DeadlineOf(*call)),
       header_id_(HeaderOf(*call, kRequestIdHeader)) {}
 

@@ -147,7 +147,9 @@ class Scanner {
   absl::Status CopyLengthDelimited(Level level, uint32_t field, size_t end, TensorSlot slot,
                                    std::string* header) {
     uint64_t length = 0;
-    if (!ReadVarint(end, 10, &length)) return Malformed("bad length");
+    // As the generated parser: at most 5 bytes, and some room below 2^31.
+    constexpr uint64_t kMostLength = (uint64_t{1} << 31) - 1 - 16;
+    if (!ReadVarint(end, 5, &length) || length > kMostLength) return Malformed("bad length");
     if (length > end - reader_.position())
       return Malformed("a field passes the end of its message");
     const size_t size = static_cast<size_t>(length);
