@@ -184,8 +184,7 @@ inline constexpr float kLargeReference = 16777216.0f;  // 2^24: up to it they di
 // `o`, only when one of them lags too far. `scale` turns scores into powers of two.
 template <int kKeyTiles, int kColumnTiles>
 __device__ __forceinline__ void SoftmaxStep(float scale, SoftmaxRows& rows,
-                                            float (&s)[kKeyTiles][4],
-                                            float (&o)[kColumnTiles][4]) {
+                                            float (&s)[kKeyTiles][4], float (&o)[kColumnTiles][4]) {
   float maxima[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
