@@ -109,7 +109,9 @@ absl::Status FlagSet::Set(Flag& flag, std::string_view value, std::string_view w
 
 absl::Status FlagSet::ReadEnvironment() {
   for (Flag& flag : flags_) {
-    const char* value = flag.environment.empty() ? nullptr : std::getenv(flag.environment.c_str());
+    if (flag.environment.empty()) continue;
+    // NOLINTNEXTLINE(concurrency-mt-unsafe): no thread has been started yet
+    const char* value = std::getenv(flag.environment.c_str());
     if (value == nullptr || *value == '\0') continue;
     if (absl::Status status = Set(flag, value, flag.environment); !status.ok()) return status;
   }

@@ -231,7 +231,8 @@ absl::Status WriteNpy(const std::string& path, NpyType type, std::span<const int
             std::fwrite(text.data(), 1, text.size(), file.get()) == text.size() &&
             (data.empty() || std::fwrite(data.data(), 1, data.size(), file.get()) == data.size());
   ok = std::fclose(file.release()) == 0 && ok;
-  if (!ok) return absl::UnknownError(absl::StrCat(path, ": ", std::strerror(errno)));
+  if (!ok)
+    return absl::UnknownError(absl::StrCat(path, ": ", std::generic_category().message(errno)));
   return absl::OkStatus();
 }
 

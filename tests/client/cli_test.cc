@@ -46,6 +46,7 @@ class CliTest : public ::testing::Test {
   Ended Attend(const std::string& arguments) const {
     const std::string command = std::string(ATTEND_CLI) + " " + arguments + " >" + Path("out") +
                                 " 2>" + Path("err") + " </dev/null";
+    // NOLINTNEXTLINE(concurrency-mt-unsafe): nothing here minds
     const int status = std::system(command.c_str());
     return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, Read("out"), Read("err")};
   }
@@ -119,8 +120,10 @@ TEST_F(CliTest, InfoInBothForms) {
   const Ended json = Attend("info --output=json --addr=" + server.target());
   EXPECT_THAT(json.out, HasSubstr("\"name\":\"a \\\"device\\\"\""));
   EXPECT_THAT(json.out, HasSubstr("\"data_types\":[\"bf16\"]"));
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): one thread
   setenv("ATTEND_ADDR", server.target().c_str(), 1);
   EXPECT_EQ(Attend("info").code, 0) << "the address from the environment";
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): one thread
   unsetenv("ATTEND_ADDR");
   EXPECT_EQ(Attend("info --timeout=300ms --addr=127.0.0.1:1").code, 1);
 }

@@ -98,6 +98,7 @@ TEST(FlagsTest, RefusesWhatItDoesNotKnow) {
 }
 
 TEST(FlagsTest, EnvironmentStandsBetweenDefaultAndCommandLine) {
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): one thread
   setenv("ATTEND_TEST_COUNT", "11", 1);
   Flags from_environment;
   ASSERT_TRUE(from_environment.Parse({}).ok());
@@ -105,9 +106,11 @@ TEST(FlagsTest, EnvironmentStandsBetweenDefaultAndCommandLine) {
   Flags from_line;
   ASSERT_TRUE(from_line.Parse({"--count=12"}).ok());
   EXPECT_EQ(from_line.count, 12);
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): one thread
   setenv("ATTEND_TEST_COUNT", "eleven", 1);
   Flags broken;
   EXPECT_THAT(std::string(broken.Parse({}).message()), HasSubstr("ATTEND_TEST_COUNT"));
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): one thread
   unsetenv("ATTEND_TEST_COUNT");
 }
 

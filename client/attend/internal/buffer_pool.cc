@@ -19,7 +19,7 @@ struct Returner {
 // Eight sizes for each power of two: at most an eighth is wasted, and equal requests meet again.
 size_t BufferPool::CapacityFor(size_t size) {
   if (size <= kSmallest) return kSmallest;
-  const size_t step = std::bit_floor(size) / 8;
+  const size_t step = size_t{1} << (static_cast<size_t>(std::bit_width(size)) - 4);
   return (size + step - 1) / step * step;
 }
 

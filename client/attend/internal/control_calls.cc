@@ -32,7 +32,7 @@ absl::StatusOr<std::string> CallBytes(ChannelPool& channels, const char* method,
   grpc::ByteBuffer reply;
   std::promise<grpc::Status> done;
   channels.Pick().stub.UnaryCall(&context, method, {}, &message, &reply,
-                                 [&done](grpc::Status status) { done.set_value(status); });
+                                 [&done](const grpc::Status& status) { done.set_value(status); });
   const grpc::Status status = done.get_future().get();
   if (!status.ok()) {
     AttemptError error = ReadError(status, context.GetServerTrailingMetadata());

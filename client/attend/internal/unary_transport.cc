@@ -16,7 +16,7 @@ class UnaryAttempt : public Attempt {
     slot_->in_flight.fetch_add(1, std::memory_order_relaxed);
   }
 
-  static void Run(std::shared_ptr<UnaryAttempt> self, const EncodedRequest& request,
+  static void Run(const std::shared_ptr<UnaryAttempt>& self, const EncodedRequest& request,
                   const ChannelPool& channels, BufferPool& buffers,
                   std::chrono::system_clock::time_point deadline) {
     self->context_.set_deadline(deadline);
