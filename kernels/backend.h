@@ -35,9 +35,9 @@ enum class Feature : uint32_t {
   kAlibi = 1u << 7,
   kSinks = 1u << 8,
   kLse = 1u << 9,
-  kGroupedHeads = 1u << 10,      // heads_q != heads_k
-  kValueHeadDim = 1u << 11,      // head_dim_v != head_dim
-  kSubnormalInputs = 1u << 12,   // 16-bit subnormal inputs are not flushed to zero
+  kGroupedHeads = 1u << 10,     // heads_q != heads_k
+  kValueHeadDim = 1u << 11,     // head_dim_v != head_dim
+  kSubnormalInputs = 1u << 12,  // 16-bit subnormal inputs are not flushed to zero
 };
 
 class FeatureSet {
@@ -58,9 +58,9 @@ class FeatureSet {
 
 // Every option of the contract.
 inline constexpr FeatureSet kAllFeatures = {
-    Feature::kFp32,   Feature::kFp16,    Feature::kBf16,         Feature::kCausal,
-    Feature::kWindow, Feature::kSoftcap, Feature::kBias,         Feature::kAlibi,
-    Feature::kSinks,  Feature::kLse,     Feature::kGroupedHeads, Feature::kValueHeadDim,
+    Feature::kFp32,           Feature::kFp16,    Feature::kBf16,         Feature::kCausal,
+    Feature::kWindow,         Feature::kSoftcap, Feature::kBias,         Feature::kAlibi,
+    Feature::kSinks,          Feature::kLse,     Feature::kGroupedHeads, Feature::kValueHeadDim,
     Feature::kSubnormalInputs};
 
 // Short stable names ("causal", "window", ...) for messages and GetServerInfo.
@@ -145,9 +145,9 @@ struct DeviceInfo {
 };
 
 struct BackendOptions {
-  int device = 0;                    // CUDA ordinal
-  int threads = 0;                   // CPU: worker threads; 0 means one for each core it may use
-  int64_t device_memory_limit = 0;   // bytes; 0 means 90 % of the device's free memory at start
+  int device = 0;                   // CUDA ordinal
+  int threads = 0;                  // CPU: worker threads; 0 means one for each core it may use
+  int64_t device_memory_limit = 0;  // bytes; 0 means 90 % of the device's free memory at start
 };
 
 // One way to run attention on one device. Const methods are thread-safe.
@@ -181,7 +181,8 @@ class Backend {
   // UNAVAILABLE after a device error that no later call can survive.
   virtual absl::Status Healthy() const = 0;
 
-  // Every value that KernelLaunches::kernel can take, so that metrics exist before the first launch.
+  // Every value that KernelLaunches::kernel can take, so that metrics exist before the first
+  // launch.
   virtual std::vector<std::string_view> KernelNames() const = 0;
 };
 

@@ -20,7 +20,8 @@ absl::Status InvalidField(std::string_view field, std::string_view what);
 // UNIMPLEMENTED with "`option`: `what`"; FieldOf() gives `option`.
 absl::Status UnsupportedOption(std::string_view option, std::string_view what);
 
-// Adds to `status` (no-ops on an OK status). Reasons are UPPER_SNAKE words from a closed set per layer.
+// Adds to `status` (no-ops on an OK status). Reasons are UPPER_SNAKE words from a closed set per
+// layer.
 absl::Status WithField(absl::Status status, std::string_view field);
 absl::Status WithReason(absl::Status status, std::string_view reason);
 absl::Status WithRetryAfter(absl::Status status, std::chrono::milliseconds delay);

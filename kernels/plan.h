@@ -17,8 +17,8 @@ namespace attend {
 
 // How one kernel wants its work cut. All fields > 0 except pack_rows.
 struct PlanRule {
-  int64_t tile_rows = 0;       // query rows of one work item
-  int64_t key_block = 0;       // chunks are multiples of this many keys
+  int64_t tile_rows = 0;  // query rows of one work item
+  int64_t key_block = 0;  // chunks are multiples of this many keys
   // Query heads that share a kv head become rows of one tile when seqlen_q <= pack_rows (decode);
   // 0 never packs.
   int64_t pack_rows = 0;
