@@ -57,8 +57,9 @@ class FileCredentials final : public grpc::ServerCredentials {
       if (version == fetch->version) return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_UNCHANGED;
       const std::shared_ptr<const Credentials> now = fetch->files->current();
       const grpc_ssl_pem_key_cert_pair pair = {now->key_pem.c_str(), now->cert_pem.c_str()};
-      *config = grpc_ssl_server_certificate_config_create(
-          now->client_ca_pem.empty() ? nullptr : now->client_ca_pem.c_str(), &pair, 1);
+      // gRPC insists on authorities; without a demand for client certificates it never uses them.
+      const std::string& roots = now->client_ca_pem.empty() ? now->cert_pem : now->client_ca_pem;
+      *config = grpc_ssl_server_certificate_config_create(roots.c_str(), &pair, 1);
       fetch->version = version;
       return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_NEW;
     }
