@@ -3,18 +3,12 @@
 #include "kernels/backend.h"
 
 #include "absl/strings/str_cat.h"
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/reference/reference_backend.h"
+#include "kernels/unfused/unfused_backend.h"
 #if defined(ATTEND_WITH_CUDA)
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/unfused/unfused_cuda_backend.h"
-#endif
-#if defined(ATTEND_WITH_CPU)
-#include "kernels/cpu/cpu_backend.h"
-#endif
-#if defined(ATTEND_WITH_UNFUSED)
-#include "kernels/unfused/unfused_backend.h"
-#endif
-#if defined(ATTEND_WITH_REFERENCE)
-#include "kernels/reference/reference_backend.h"
 #endif
 
 namespace attend {
@@ -27,23 +21,17 @@ constexpr BackendEntry kRegistry[] = {
 #if defined(ATTEND_WITH_CUDA)
     {"cuda", "fused kernels on an NVIDIA GPU", kAuto, MakeCudaBackend, CudaDeviceCount},
 #endif
-#if defined(ATTEND_WITH_CPU)
     {"cpu", "fused kernels on the CPU", kAuto, MakeCpuBackend, CpuDeviceCount},
-#endif
-#if defined(ATTEND_WITH_UNFUSED)
     {"unfused-cpu", "three steps on the CPU, scores stored: a measuring stick", kByNameOnly,
      MakeUnfusedCpuBackend, UnfusedCpuDeviceCount},
-#endif
 #if defined(ATTEND_WITH_CUDA)
     {"cuda-portable", "as cuda, without kernels made for one architecture", kByNameOnly,
      MakePortableCudaBackend, CudaDeviceCount},
     {"unfused-cuda", "three steps on an NVIDIA GPU, scores stored: a measuring stick", kByNameOnly,
      MakeUnfusedCudaBackend, UnfusedCudaDeviceCount},
 #endif
-#if defined(ATTEND_WITH_REFERENCE)
     {"reference", "double precision, plain loops: the oracle", kByNameOnly, MakeReferenceBackend,
      ReferenceDeviceCount},
-#endif
 };
 
 absl::string_view ToAbsl(std::string_view text) { return {text.data(), text.size()}; }

@@ -22,7 +22,7 @@ class DeviceBuffer {
   virtual absl::Status CopyIn(const void* host, size_t bytes) = 0;
 };
 
-// On device `ordinal` for the backends named "cuda" and "unfused-cuda", else on the host.
+// On device `ordinal` for backends with "cuda" in their name, else on the host.
 // RESOURCE_EXHAUSTED when there is too little memory.
 absl::StatusOr<std::unique_ptr<DeviceBuffer>> AllocateFor(std::string_view backend, int ordinal,
                                                           size_t bytes);

@@ -6,16 +6,12 @@
 #include <cstdint>
 #include <vector>
 
-#include "tests/testing/random.h"
 #include "tests/testing/task_spec.h"
 
 namespace attend::testing {
 
 // Rows are independent of the dtype, which whoever runs them sets.
 const std::vector<Case>& CaseTable();
-
-// A task of random options and an ugly shape.
-TaskSpec RandomTask(Random& random);
 
 // `n`, or a quarter of it under a sanitizer, where everything takes longer.
 int64_t Scaled(int64_t n);

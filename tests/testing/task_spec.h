@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/attention.h"
+#include "tests/testing/random.h"
 
 namespace attend::testing {
 
@@ -92,6 +93,9 @@ struct Case {
   // and have neither padding nor bias.
   bool ragged = false;
 };
+
+// A task of random options and an ugly shape.
+TaskSpec RandomTask(Random& random);
 
 // One line that says everything, for failure messages.
 std::string Describe(const TaskSpec& spec);
