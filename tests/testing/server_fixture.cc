@@ -146,7 +146,8 @@ HttpReply Http(int port, const std::string& request) {
 }
 
 HttpReply HttpGet(int port, const std::string& path) {
-  return Http(port, absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: localhost\r\n\r\n"));
+  return Http(port, absl::StrCat("GET ", path,
+                                 " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"));
 }
 
 }  // namespace attend::testing
