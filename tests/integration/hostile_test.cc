@@ -76,18 +76,18 @@ TEST(HostileTest, MalformedMessagesAsFastAsTheyCome) {
   const auto until = std::chrono::steady_clock::now() + FloodTime();
   double settled = 0, last = 0;
   int good = 0;
-  while (std::chrono::steady_clock::now() < until || good < 20) {
+  // Counts decide, not speed: a busy machine takes longer for the same.
+  while (std::chrono::steady_clock::now() < until || good < 20 || sent < 600) {
     const v1::AttendRequest request = MakeRequest({}, &random);
     const CallResult result = Call(stub.get(), request);
     ASSERT_TRUE(result.status.ok() && Answers(request, result.reply))
         << result.status.error_message();
     ++good;
     last = Resident(server);
-    if (sent < 2000) settled = last;  // what connections and caches take is taken by now
+    if (sent < 300) settled = last;  // what connections and caches take is taken by now
   }
   stop = true;
   for (std::thread& attacker : attackers) attacker.join();
-  EXPECT_GT(sent, 500);
   EXPECT_LT(last, settled + (64 << 20)) << "grew over " << sent << " messages";
   EXPECT_EQ(server.Terminate(), 0) << server.process().Stderr();
 }
