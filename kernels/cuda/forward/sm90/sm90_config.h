@@ -131,11 +131,12 @@ template <class T>
 using ConfigD256Rows128 = TileConfig<T, 256, 256, 2, 80, 2, 1, MaxPolicy::kLazy, true, true>;
 // Few query rows over many keys: bound by the reading of K and V. One warpgroup's chain of product,
 // softmax, product is about as long as the reading of its block, so two blocks share a
-// multiprocessor and cover for each other where shared memory allows.
+// multiprocessor and cover for each other where shared memory allows. A second place for Q keeps K
+// and V coming while one chunk ends and the next begins.
 template <class T>
 using ConfigD64Decode = TileConfig<T, 64, 64, 1, 128, 2, 2, MaxPolicy::kStale, false, true, 2>;
 template <class T>
-using ConfigD128Decode = TileConfig<T, 128, 128, 1, 80, 2, 1, MaxPolicy::kStale, false, true, 2>;
+using ConfigD128Decode = TileConfig<T, 128, 128, 1, 64, 2, 2, MaxPolicy::kStale, false, true, 2>;
 template <class T>
 using ConfigD256Decode = TileConfig<T, 256, 256, 1, 80, 2, 2, MaxPolicy::kLazy, false, true>;
 

@@ -253,6 +253,7 @@ cudaError_t Sm90Family::Launch(cudaStream_t stream, std::vector<KernelLaunches>*
     launch.next_item = reinterpret_cast<int32_t*>(upload_ + counters_at_) + 2 * i;
     launch.poison = reinterpret_cast<uint32_t*>(workspace_ + poison_at_);
     launch.segment_count = part.segments;
+    launch.only = plan_.segments[static_cast<size_t>(part.first_segment)];
     launch.items = static_cast<int32_t>(part.items);
     launch.fixed_stride = part.equal_items ? 1 : 0;
     const cudaError_t error = LaunchKernel(kernel, Blocks(part), launch, stream);

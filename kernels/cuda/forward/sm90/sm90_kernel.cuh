@@ -51,7 +51,7 @@ struct MathWarpgroup {
 
   RowState rows;
   float exponent_scale, lag;
-  bool careful = false;  // stale policy: the last block's maximum rose, expect the next to
+  int32_t careful = 0;  // stale policy: the last block's maximum rose, look first at the next
   Rescale rescale;
   bool must_rescale = false;
 
@@ -60,7 +60,11 @@ struct MathWarpgroup {
   Ring<C::kKvStages> verdict;
   uint32_t q_low;
   int32_t block_begin, fast_begin, fast_end;  // of the item, uniform
-  bool k_ready = false, v_ready = false;
+
+  // Flags that live long are numbers in registers: as predicates, of which there are seven, they
+  // would leave the mask one to work with, and its selects would wait for each other.
+  static ATTEND_DEVICE int32_t Flag(bool value) { return Opaque(value ? 1 : 0); }
+  int32_t k_ready = 0, v_ready = 0;
 
   ATTEND_DEVICE Ring<C::kKvStages> KRing() const { return {blocks}; }
   ATTEND_DEVICE Ring<C::kKvStages> VRing() const { return {blocks - 1}; }
@@ -116,8 +120,8 @@ struct MathWarpgroup {
   ATTEND_DEVICE void ReleaseK() {
     if (lane == 0) BarrierArrive(shared.KEmpty(KRing().index()));
     ++blocks;
-    k_ready = WarpBarrierTest(shared.KFull(KRing().index()), KRing().parity());
-    v_ready = WarpBarrierTest(shared.VFull(VRing().index()), VRing().parity());
+    k_ready = Flag(WarpBarrierTest(shared.KFull(KRing().index()), KRing().parity()));
+    v_ready = Flag(WarpBarrierTest(shared.VFull(VRing().index()), VRing().parity()));
   }
   // offset -1: after ReleaseK of the same step, which made VRing() name the next.
   ATTEND_DEVICE void ReleaseV(int32_t offset) const {
@@ -139,7 +143,8 @@ struct MathWarpgroup {
   }
 
   // Scores of any block to packed probabilities, in place.
-  ATTEND_DEVICE void GeneralSoftmax(Scores& s, const Item& item, int32_t block) {
+  // first: of its tile.
+  ATTEND_DEVICE void GeneralSoftmax(Scores& s, const Item& item, int32_t block, bool first) {
     if (block >= fast_end || block < fast_begin) {
       const int32_t tile_row = WarpRow() + (lane >> 2);
       if (C::kModifies && (item.flags & kModifiedScores) != 0) {
@@ -149,14 +154,15 @@ struct MathWarpgroup {
         MaskScores<C::kKeys, C::kDecode>(s, item, tile_row, block, lane);
       }
     }
-    LazySoftmax<true>(s);
+    LazySoftmax<true>(s, first);
   }
 
   // kPacked: leaves packed pairs, which saves registers for the steps that need them and costs
   // instructions in the loop that does not.
+  // look: at the maximum without asking first whether it is exceeded.
   template <bool kPacked>
-  ATTEND_DEVICE void LazySoftmax(Scores& s) {
-    must_rescale = MaxExceeded(rows, s, lag);
+  ATTEND_DEVICE void LazySoftmax(Scores& s, bool look) {
+    must_rescale = look || MaxExceeded(rows, s, lag);
     if (must_rescale) rescale = RaiseMaxTo(rows, s, exponent_scale);
     if constexpr (kPacked) {
       ExponentialsPacked<T>(rows, s, exponent_scale);
@@ -168,8 +174,8 @@ struct MathWarpgroup {
   }
 
   ATTEND_DEVICE void StaleSoftmax(const Scores& s, Probabilities& to) {
-    must_rescale = careful;
-    if (!careful) {
+    must_rescale = careful != 0;
+    if (careful == 0) {
       float max_a, max_b, sum_a, sum_b;
       ThreadMax(s, &max_a, &max_b);
       const bool exceeded = (max_a > rows.max_a + lag) | (max_b > rows.max_b + lag);
@@ -182,8 +188,7 @@ struct MathWarpgroup {
     }
     if (must_rescale) {
       rescale = RaiseMaxTo(rows, s, exponent_scale);
-      constexpr float kRose = 1.0f / 256.0f;  // 2^-kMaxLag: a stale start would have failed
-      careful = __any_sync(kAllLanes, (rescale.a < kRose) | (rescale.b < kRose)) != 0;
+      careful = Flag(Rises(rescale));
       float sum_a, sum_b;
       ExponentialsTo<T>(rows, s, to, exponent_scale, &sum_a, &sum_b);
       rows.sum_a += sum_a;
@@ -250,13 +255,13 @@ struct MathWarpgroup {
   ATTEND_DEVICE void RunFast(Scores& s, Outputs& o, Probabilities& p, Probabilities& second) {
     const uint32_t v_low = VLow();
     const uint32_t k_low = KLow();
-    if (!k_ready) WaitK();
+    if (k_ready == 0) WaitK();
     TakeTurn();
     WgmmaFence();
     Pin(s);
     Pin(o);
     IssueScores(s, k_low);
-    if (!v_ready) WaitV();
+    if (v_ready == 0) WaitV();
     WgmmaFence();  // again: a wait loop between two chains would serialise them
     if constexpr (kStep == FastStep::kToFirst && kStale) {
       IssueValues(o, second, v_low);
@@ -268,7 +273,7 @@ struct MathWarpgroup {
     Pin(s);
     ReleaseK();
     if constexpr (!kStale) {
-      LazySoftmax<false>(s);
+      LazySoftmax<false>(s, false);
     } else if constexpr (kStep == FastStep::kToSecond) {
       StaleSoftmax(s, second);
     } else {
@@ -286,33 +291,33 @@ struct MathWarpgroup {
   // tile runs once must not push the loop out of the instruction cache. (Products cannot be
   // conditional, or ptxas serialises them all: the first and the last tile have code of their own.)
   ATTEND_DEVICE void RunGeneral(Scores& s, Outputs& o, Probabilities& p, const Item& item,
-                                int32_t block, bool joins, uint32_t finished_slot) {
+                                int32_t block, int32_t joins, uint32_t finished_slot) {
     const uint32_t v_low = VLow();
     const uint32_t k_low = KLow();
-    if (!k_ready) WaitK();
+    if (k_ready == 0) WaitK();
     TakeTurn();
     WgmmaFence();
     Pin(s);
     Pin(o);
     IssueScores(s, k_low);
-    if (!v_ready) WaitV();
+    if (v_ready == 0) WaitV();
     WgmmaFence();
     IssueValues(o, p, v_low);
     PassTurn();
     Factors finished;
-    if (joins) {
+    if (joins != 0) {
       finished = FinishItemRows(finished_slot);
       StartRows(item);
     }
     WgmmaWait<1>();
     Pin(s);
     ReleaseK();
-    GeneralSoftmax(s, item, block);
+    GeneralSoftmax(s, item, block, joins != 0);
     WgmmaWait<0>();
     Pin(o);
     ReleaseV(-1);
     TakeProbabilities<true>(s, p);  // first: frees registers
-    if (joins) {
+    if (joins != 0) {
       StoreItem(o, finished_slot, finished);
     } else {
       ApplyRescale(o);
@@ -325,7 +330,7 @@ struct MathWarpgroup {
     rows.Reset();
     exponent_scale = item.exponent_scale;
     lag = kMaxLag * Reciprocal(exponent_scale);
-    careful = false;
+    careful = 0;
     block_begin = Uniform(item.block_begin);
     fast_begin = Uniform(item.fast_begin);
     fast_end = Uniform(item.fast_end);
@@ -341,7 +346,7 @@ struct MathWarpgroup {
     WgmmaWait<0>();
     Pin(s);
     ReleaseK();
-    GeneralSoftmax(s, item, block);
+    GeneralSoftmax(s, item, block, true);
     TakeProbabilities<true>(s, p);
     AwaitVerdict(item, block);
   }
@@ -417,7 +422,7 @@ struct MathWarpgroup {
         }
         joins = false;
       }
-      RunGeneral(s, o, p, *item, block, joins, finished_slot);
+      RunGeneral(s, o, p, *item, block, Flag(joins), finished_slot);
     }
     if (!C::kDirect && lane == 0) StoreWait();
   }

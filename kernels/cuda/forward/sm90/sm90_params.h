@@ -83,6 +83,7 @@ struct Sm90Segment {
 struct Sm90Launch {
   const Sm90Task* tasks;
   const Sm90Segment* segments;
+  Sm90Segment only;    // segments[0] when there is one: read without going to memory
   int32_t* next_item;  // [2], 0 at launch; blocks draw items from the first
   uint32_t* poison;    // [blocks, rows of a tile, head_dim_v / 32]: see sm90_inspect.cuh
   int32_t segment_count;

@@ -45,11 +45,22 @@ TileKind KindOf(const AttentionTask& task, bool masked, bool modified) {
   }
   if (modified) return TileKind::kModified;
   const HeadTile head_tile = HeadTileOf(task);
-  const int64_t from = head_tile == HeadTile::k64 ? (masked ? kLongFromD64Masked : kLongFromD64)
-                       : head_tile == HeadTile::k128
-                           ? (masked ? kLongFromD128Masked : kLongFromD128)
-                           : INT64_MAX;
-  return task.seqlen_q >= from ? TileKind::kLong : TileKind::kShort;
+  if (head_tile == HeadTile::k64) {
+    return task.seqlen_q >= (masked ? kLongFromD64Masked : kLongFromD64) ? TileKind::kLong
+                                                                         : TileKind::kShort;
+  }
+  if (head_tile != HeadTile::k128) return TileKind::kShort;
+  if (masked) return task.seqlen_q >= kLongFromD128Masked ? TileKind::kLong : TileKind::kShort;
+  const auto cost = [&task](const Sm90Kernel& kernel) {
+    const int64_t rows = CeilDiv(task.padded_q(), kernel.rows) * kernel.rows;
+    const int64_t keys = CeilDiv(task.seqlen_k, kernel.keys) * kernel.keys;
+    return static_cast<double>(rows) * static_cast<double>(keys + kTileCostKeys);
+  };
+  const bool bf16 = task.dtype() == DType::kBF16;
+  return cost(KernelOf(head_tile, TileKind::kLong, bf16)) <
+                 kLongTileRate * cost(KernelOf(head_tile, TileKind::kShort, bf16))
+             ? TileKind::kLong
+             : TileKind::kShort;
 }
 
 // The largest divisor of the group that fits a decode tile.

@@ -35,8 +35,13 @@ inline constexpr int64_t kLongChunkKeys = 1024;
 // From these lengths on the tiles of 192 query rows are faster than those of 128.
 inline constexpr int64_t kLongFromD64 = 0;
 inline constexpr int64_t kLongFromD64Masked = 1024;
-inline constexpr int64_t kLongFromD128 = 1024;
 inline constexpr int64_t kLongFromD128Masked = INT64_MAX;
+// For unmasked tasks at D = 128 the two tiles' costs are compared: rows and keys as they round up
+// to whole tiles and blocks, and what starting and ending a tile costs, in keys. At S = 315, 192 x
+// 80 is 14 % faster than 128 x 128, which has to round 315 keys to 384; at S = 512 it is 14 %
+// slower.
+inline constexpr int64_t kTileCostKeys = 90;
+inline constexpr double kLongTileRate = 1.03;  // of long sequences
 
 // K and V of the heads that are worked on together: a part of the 50 MB of L2 that leaves room for
 // Q, O and the next section. Sections much larger lose up to 17 % (S = 512, causal).

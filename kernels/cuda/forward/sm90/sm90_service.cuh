@@ -39,27 +39,37 @@ ATTEND_DEVICE void PrefetchMap(const CUtensorMap* map) {
 // the segment and the task, and each is one for all lanes.
 template <class C>
 ATTEND_DEVICE void WriteItem(const Sm90Launch& launch, int32_t number, int32_t lane, Item* item) {
-  const Sm90Segment* segment = launch.segments + FindSegment(launch, number, lane);
-  static_assert(sizeof(Sm90Segment) == 32);
-  const int32_t word = lane < 8 ? __ldg(reinterpret_cast<const int32_t*>(segment) + lane) : 0;
-  const auto field = [word](size_t offset) {
-    return static_cast<uint32_t>(__shfl_sync(kAllLanes, word, static_cast<int>(offset / 4)));
-  };
-  uint32_t head = number - field(offsetof(Sm90Segment, first_item));
-  const uint32_t chunks = field(offsetof(Sm90Segment, chunks));
-  const uint32_t row_tiles = field(offsetof(Sm90Segment, row_tiles));
-  const uint32_t segment_heads = field(offsetof(Sm90Segment, heads));
-  const uint32_t all_heads = segment_heads * field(offsetof(Sm90Segment, tasks));
+  Sm90Segment segment = launch.only;
+  if (launch.segment_count > 1) {
+    const int32_t found = FindSegment(launch, number, lane);
+    static_assert(sizeof(Sm90Segment) == 32);
+    const int32_t* words = reinterpret_cast<const int32_t*>(launch.segments + found);
+    const int32_t word = lane < 8 ? __ldg(words + lane) : 0;
+    const auto field = [word](size_t offset) {
+      return __shfl_sync(kAllLanes, word, static_cast<int>(offset / 4));
+    };
+    segment.first_item = field(offsetof(Sm90Segment, first_item));
+    segment.first_task = field(offsetof(Sm90Segment, first_task));
+    segment.tasks = field(offsetof(Sm90Segment, tasks));
+    segment.first_head = field(offsetof(Sm90Segment, first_head));
+    segment.heads = field(offsetof(Sm90Segment, heads));
+    segment.row_tiles = field(offsetof(Sm90Segment, row_tiles));
+    segment.chunks = field(offsetof(Sm90Segment, chunks));
+    segment.rows_inner = field(offsetof(Sm90Segment, rows_inner));
+  }
+  // Unsigned: division is shorter.
+  const uint32_t chunks = segment.chunks, row_tiles = segment.row_tiles, heads = segment.heads;
+  uint32_t head = number - segment.first_item;
   uint32_t place;
-  if (field(offsetof(Sm90Segment, rows_inner)) != 0) {
+  if (segment.rows_inner != 0) {
     place = head % (row_tiles * chunks);
     head = head / (row_tiles * chunks);
   } else {
+    const uint32_t all_heads = heads * segment.tasks;
     place = head / all_heads;
     head = head % all_heads;
   }
-  const Sm90Task* task =
-      launch.tasks + field(offsetof(Sm90Segment, first_task)) + head / segment_heads;
+  const Sm90Task* task = launch.tasks + segment.first_task + head / heads;
   constexpr int32_t kPieces = sizeof(Sm90Scalars) / 16;
   static_assert(sizeof(Sm90Scalars) % 16 == 0 && kPieces <= 32);
   if (lane < kPieces) {
@@ -68,7 +78,7 @@ ATTEND_DEVICE void WriteItem(const Sm90Launch& launch, int32_t number, int32_t l
   } else if (lane < kPieces + (C::kDirect ? 3 : 4)) {
     PrefetchMap(&task->q + (lane - kPieces));  // q, k, v and o
   }
-  head = head % segment_heads + field(offsetof(Sm90Segment, first_head));
+  head = head % heads + segment.first_head;
   __syncwarp();
   if (lane != 0) return;
 

@@ -88,6 +88,12 @@ ATTEND_DEVICE void ThreadMaxBits(const float (&scores)[kCount], int32_t* max_a, 
   *max_b = max(b[0], b[1]);
 }
 
+// Whether a maximum rose by more than one in log2: where that happens after a failed start it tends
+// to happen again, and the next block looks at its maximum first. Uniform over the warp.
+ATTEND_DEVICE bool Rises(const Rescale& rescale) {
+  return __any_sync(kAllLanes, (rescale.a < 0.5f) | (rescale.b < 0.5f)) != 0;
+}
+
 // Takes the rows' true maxima (whole rows, uniform over the quad) into the state.
 ATTEND_DEVICE Rescale RaiseMax(RowState& state, float row_a, float row_b, float exponent_scale) {
   const float a = fmaxf(state.max_a, row_a), b = fmaxf(state.max_b, row_b);
