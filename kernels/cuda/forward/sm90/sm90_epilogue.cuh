@@ -154,23 +154,12 @@ template <class C>
 ATTEND_DEVICE Factors FinishRows(const RowState& state, const Item& item, int32_t warp_row,
                                  int32_t lane) {
   const int32_t tile_row = Opaque(warp_row + (lane >> 2));
-  if (!C::kDecode && item.whole != 0) {
-    const float sum_a = QuadSum(state.sum_a), sum_b = QuadSum(state.sum_b);
-    float* lse = item.head_lse;
-    if (lse != nullptr && (lane & 3) == 0) {
-      // A row that saw nothing: maximum and logarithm are -infinity, and so is their sum.
-      lse += item.row + tile_row;
-      lse[0] = state.max_a * item.logit_scale + Log2(sum_a) * kLn2;
-      lse[8] = state.max_b * item.logit_scale + Log2(sum_b) * kLn2;
-    }
-    return {sum_a == 0.0f ? 0.0f : Reciprocal(sum_a), sum_b == 0.0f ? 0.0f : Reciprocal(sum_b)};
-  }
   RowResult result[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const TileRow row = SplitRow<C::kDecode>(item, tile_row + 8 * i);
     const bool split = C::kDecode && item.chunks > 1;
-    const bool has_sink = (item.flags & kSinks) != 0 && !split;
+    const bool has_sink = item.special != 0 && (item.flags & kSinks) != 0 && !split;
     float sink = 0.0f;
     if (has_sink) {
       // Rows beyond the tile's heads are never stored; they must not read beyond the sinks either.
@@ -200,8 +189,9 @@ template <class C>
 ATTEND_DEVICE void Epilogue(float (&o)[C::kDimV / 2], const Factors& factors, const Item& item,
                             const Sm90Launch& launch, uint32_t o_address, int32_t warp_row,
                             int32_t lane) {
-  if (item.poisoned != 0) ApplyPoison<C>(o, launch, warp_row + (lane >> 2), lane);
-  if (item.whole == 0 && item.row + C::kRows > item.seqlen_q) {
+  const bool special = item.special != 0;
+  if (special && item.poisoned != 0) ApplyPoison<C>(o, launch, warp_row + (lane >> 2), lane);
+  if (special && item.row + C::kRows > item.seqlen_q) {
     // Padded rows: exactly 0 whatever V holds.
     const int32_t tile_row = warp_row + (lane >> 2);
     if (SplitRow<C::kDecode>(item, tile_row).query >= item.seqlen_q) {
