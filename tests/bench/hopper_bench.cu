@@ -4,8 +4,8 @@
 //
 // SHAPE is key=value pairs joined by commas:
 //   b (sequences), sq, sk, hq, hk, d, dv, type (bf16|fp16), causal (0|1), left, right (window),
-//   scale, softcap, ragged (log|uniform: b random lengths instead of sq), pad (extra rows of q, k, v
-//   filled with NaN), plan=1 (planning and upload are part of the time)
+//   scale, softcap, ragged (log|uniform: b random lengths instead of sq), pad (extra rows of q, k,
+//   v filled with NaN), plan=1 (planning and upload are part of the time)
 // Every shape prints one JSON object on a line. Data modes: normal, rising, falling, equal, late,
 // negative. Exit code 1 when a check fails, 2 for bad arguments or CUDA errors.
 //
@@ -52,13 +52,17 @@ enum class Tensor { kQ, kK, kV };
 
 template <class T>
 __device__ T Convert(float x) {
-  if constexpr (std::is_same_v<T, __half>) return __float2half(x);
-  else return __float2bfloat16(x);
+  if constexpr (std::is_same_v<T, __half>)
+    return __float2half(x);
+  else
+    return __float2bfloat16(x);
 }
 template <class T>
 __device__ float ToFloat(T x) {
-  if constexpr (std::is_same_v<T, __half>) return __half2float(x);
-  else return __bfloat162float(x);
+  if constexpr (std::is_same_v<T, __half>)
+    return __half2float(x);
+  else
+    return __bfloat162float(x);
 }
 
 // Random normal elements. Modes other than normal add a part to q and k along the first column, so
@@ -116,12 +120,14 @@ __global__ void CompareRow(Reference reference, uint64_t seed, double* squares, 
   int64_t begin = max(int64_t{0}, position - reference.left);
   int64_t end = min(task.seqlen_k, position + reference.right + 1);
   if (row >= task.seqlen_q) end = begin = 0;
-  const T* q = static_cast<const T*>(task.q.data) + row * task.q.row_stride + head * task.q.head_stride;
+  const T* q =
+      static_cast<const T*>(task.q.data) + row * task.q.row_stride + head * task.q.head_stride;
   const auto reduce = [&](double x, bool maximum) {
     shared[tid] = x;
     __syncthreads();
     for (int w = 128; w > 0; w /= 2) {
-      if (tid < w) shared[tid] = maximum ? fmax(shared[tid], shared[tid + w]) : shared[tid] + shared[tid + w];
+      if (tid < w)
+        shared[tid] = maximum ? fmax(shared[tid], shared[tid + w]) : shared[tid] + shared[tid + w];
       __syncthreads();
     }
     const double result = shared[0];
@@ -130,14 +136,16 @@ __global__ void CompareRow(Reference reference, uint64_t seed, double* squares, 
   };
   // The scores do not fit shared memory for long sequences: two passes, in pieces.
   const auto score = [&](int64_t key) {
-    const T* k = static_cast<const T*>(task.k.data) + key * task.k.row_stride + kv_head * task.k.head_stride;
+    const T* k =
+        static_cast<const T*>(task.k.data) + key * task.k.row_stride + kv_head * task.k.head_stride;
     double s = 0;
     for (int64_t c = 0; c < task.q.columns; ++c) {
       s += static_cast<double>(ToFloat(q[c])) * static_cast<double>(ToFloat(k[c]));
     }
     s *= task.softmax_scale;
     if (task.softcap > 0) s = task.softcap * tanh(s / task.softcap);
-    if (task.alibi_slopes.data != nullptr) s -= task.alibi_slopes.data[head] * fabs(static_cast<double>(position - key));
+    if (task.alibi_slopes.data != nullptr)
+      s -= task.alibi_slopes.data[head] * fabs(static_cast<double>(position - key));
     return s;
   };
   double top = -INFINITY;
@@ -154,8 +162,10 @@ __global__ void CompareRow(Reference reference, uint64_t seed, double* squares, 
     }
     __syncthreads();
     if (tid < columns) {
-      const T* v = static_cast<const T*>(task.v.data) + from * task.v.row_stride + kv_head * task.v.head_stride + tid;
-      for (int64_t i = 0; i < count; ++i) acc += scores[i] * static_cast<double>(ToFloat(v[i * task.v.row_stride]));
+      const T* v = static_cast<const T*>(task.v.data) + from * task.v.row_stride +
+                   kv_head * task.v.head_stride + tid;
+      for (int64_t i = 0; i < count; ++i)
+        acc += scores[i] * static_cast<double>(ToFloat(v[i * task.v.row_stride]));
     }
     __syncthreads();
   }
@@ -171,7 +181,8 @@ __global__ void CompareRow(Reference reference, uint64_t seed, double* squares, 
   double error = 0, square = 0;
   if (tid < columns) {
     const double expected = begin < end ? acc / sum : 0.0;
-    const double got = ToFloat(static_cast<const T*>(task.o.data)[row * task.o.row_stride + head * task.o.head_stride + tid]);
+    const double got = ToFloat(static_cast<const T*>(
+        task.o.data)[row * task.o.row_stride + head * task.o.head_stride + tid]);
     error = fabs(got - expected);
     if (!(error == error)) error = 1e30;
     if (begin >= end && got != 0.0) error = 1e30;
@@ -211,9 +222,9 @@ struct Settings {
 };
 
 Settings Parse(const std::string& text) {
-  static const char* const kKnown[] = {"b",    "sq",    "sk",    "hq",    "hk",   "d",      "dv",
-                                       "type", "causal", "left", "right", "scale", "softcap", "ragged",
-                                       "pad",  "plan",  "alibi", "sinks", "mix"};
+  static const char* const kKnown[] = {
+      "b",     "sq",    "sk",      "hq",     "hk",  "d",    "dv",    "type",  "causal", "left",
+      "right", "scale", "softcap", "ragged", "pad", "plan", "alibi", "sinks", "mix"};
   Settings settings;
   size_t at = 0;
   while (at < text.size()) {
@@ -242,7 +253,8 @@ struct Options {
 
 // Lengths of a ragged batch: log-uniform 64 to 8192, or uniform 100 to 499.
 std::vector<int64_t> Lengths(const std::string& kind, int64_t count) {
-  std::mt19937_64 random(12345);  // fixed: the work must be the same in every run and for every peer
+  std::mt19937_64 random(
+      12345);  // fixed: the work must be the same in every run and for every peer
   std::uniform_real_distribution<double> unit(0, 1);
   std::vector<int64_t> lengths;
   for (int64_t i = 0; i < count; ++i) {
@@ -346,7 +358,8 @@ class Bench {
     return memory;
   }
 
-  AttentionTask MakeTask(int64_t at_q, int64_t at_k, int64_t sq, int64_t sk, int64_t pad, int64_t i) {
+  AttentionTask MakeTask(int64_t at_q, int64_t at_k, int64_t sq, int64_t sk, int64_t pad,
+                         int64_t i) {
     const DType dtype = bf16_ ? DType::kBF16 : DType::kF16;
     const auto view = [&](void* base, int64_t at, int64_t rows, int64_t heads, int64_t columns) {
       return TensorView::Contiguous(static_cast<char*>(base) + at * heads * columns * 2, dtype,
@@ -360,7 +373,8 @@ class Bench {
     task.lse = {lse_ + at_q * hq_, MemoryKind::kDevice, sq + pad};
     task.seqlen_q = sq;
     task.seqlen_k = sk;
-    task.softmax_scale = static_cast<float>(s_.Real("scale", 1.0 / std::sqrt(static_cast<double>(d_))));
+    task.softmax_scale =
+        static_cast<float>(s_.Real("scale", 1.0 / std::sqrt(static_cast<double>(d_))));
     task.softcap = static_cast<float>(s_.Real("softcap", 0));
     task.mask.causal = s_.Int("causal", 0) != 0;
     if (s_.values.count("left") != 0) task.mask.window_left = s_.Int("left", 0);
@@ -431,7 +445,8 @@ class Bench {
     placed_.clear();
     for (const AttentionTask& task : tasks_) placed_.push_back(Place(task));
     family_->Fill(tasks_, placed_, static_cast<std::byte*>(host_), upload_, workspace_);
-    CHECK_CUDA(cudaMemcpyAsync(upload_, host_, size_.upload_bytes, cudaMemcpyHostToDevice, stream_));
+    CHECK_CUDA(
+        cudaMemcpyAsync(upload_, host_, size_.upload_bytes, cudaMemcpyHostToDevice, stream_));
   }
   void Launch() {
     launches_.clear();
@@ -449,20 +464,25 @@ class Bench {
       const AttentionTask& task = tasks_[i];
       const int64_t rows = task.padded_q() * task.heads_q();
       if (rows == 0) continue;
-      const int64_t samples = std::min<int64_t>(rows * 4, std::max<int64_t>(512 * step / tasks_.size(), 48));
+      const int64_t samples =
+          std::min<int64_t>(rows * 4, std::max<int64_t>(512 * step / tasks_.size(), 48));
       Reference reference{task, task.mask.window_left.value_or(kUnbounded),
                           task.mask.causal ? 0 : task.mask.window_right.value_or(kUnbounded)};
-      CompareRow<T><<<static_cast<unsigned>(samples), 256, 1024 * 8>>>(reference, options_.seed + i, squares, maxima);
+      CompareRow<T><<<static_cast<unsigned>(samples), 256, 1024 * 8>>>(reference, options_.seed + i,
+                                                                       squares, maxima);
       CHECK_CUDA(cudaGetLastError());
     }
     double host_squares[2];
     float host_maxima[2];
     CHECK_CUDA(cudaMemcpy(host_squares, squares, 16, cudaMemcpyDeviceToHost));
     CHECK_CUDA(cudaMemcpy(host_maxima, maxima, 8, cudaMemcpyDeviceToHost));
-    const double relative = host_squares[1] > 0 ? std::sqrt(host_squares[0] / host_squares[1]) : host_squares[0];
-    const bool good = relative < (bf16_ ? 6e-3 : 1e-3) && host_maxima[1] < 1e-4f && host_maxima[0] < 1e29f;
-    std::printf(", \"o_relative_error\": %.2e, \"o_max_error\": %.2e, \"lse_error\": %.2e, \"good\": %s",
-                relative, host_maxima[0], host_maxima[1], good ? "true" : "false");
+    const double relative =
+        host_squares[1] > 0 ? std::sqrt(host_squares[0] / host_squares[1]) : host_squares[0];
+    const bool good =
+        relative < (bf16_ ? 6e-3 : 1e-3) && host_maxima[1] < 1e-4f && host_maxima[0] < 1e29f;
+    std::printf(
+        ", \"o_relative_error\": %.2e, \"o_max_error\": %.2e, \"lse_error\": %.2e, \"good\": %s",
+        relative, host_maxima[0], host_maxima[1], good ? "true" : "false");
     return good;
   }
 
@@ -481,7 +501,9 @@ class Bench {
         const auto start = std::chrono::steady_clock::now();
         Plan();
         Upload();
-        host_us += std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
+        host_us +=
+            std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start)
+                .count();
       }
       Launch();
       CHECK_CUDA(cudaEventRecord(events[2 * i + 1], stream_));
@@ -495,8 +517,9 @@ class Bench {
     for (cudaEvent_t event : events) cudaEventDestroy(event);
     std::sort(times.begin(), times.end());
     const double seconds = times[times.size() / 2] * 1e-3;
-    std::printf(", \"us\": %.1f, \"min_us\": %.1f, \"tflops\": %.1f, \"kv_gbps\": %.0f", seconds * 1e6,
-                times[0] * 1e3, flops_ / seconds * 1e-12, kv_bytes_ / seconds * 1e-9);
+    std::printf(", \"us\": %.1f, \"min_us\": %.1f, \"tflops\": %.1f, \"kv_gbps\": %.0f",
+                seconds * 1e6, times[0] * 1e3, flops_ / seconds * 1e-12,
+                kv_bytes_ / seconds * 1e-9);
     if (plan) std::printf(", \"host_us\": %.1f", host_us / options_.reps);
   }
 
@@ -537,7 +560,8 @@ int Main(int argc, char** argv) {
     } else if (argument == "--seed") {
       options.seed = std::strtoull(value(), nullptr, 10);
     } else if (argument == "--data") {
-      static const char* const kNames[] = {"normal", "rising", "falling", "equal", "late", "negative"};
+      static const char* const kNames[] = {"normal", "rising", "falling",
+                                           "equal",  "late",   "negative"};
       const std::string name = value();
       const auto it = std::find(std::begin(kNames), std::end(kNames), name);
       if (it == std::end(kNames)) return 2;
