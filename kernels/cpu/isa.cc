@@ -1,8 +1,15 @@
 #include "kernels/cpu/isa.h"
 
 #include "hwy/targets.h"
+#include "kernels/cpu/kernel_table.h"
 
 namespace attend::cpu {
+
+#if defined(ATTEND_CPU_AVX512_BF16)
+// Data and not a function: its file's code may not run before the host has been asked.
+extern const KernelTable kAvx512Bf16Table;
+#endif
+
 namespace {
 
 // What the host can run, by Highway's detection: it looks at CPUID and at what the operating system
@@ -51,8 +58,8 @@ const KernelTable* Kernels(Isa isa) {
     case Isa::kPortable:
       return PortableTable();
     case Isa::kAvx512Bf16:
-#if defined(ATTEND_CPU_AVX512)
-      return Avx512Bf16Table();
+#if defined(ATTEND_CPU_AVX512_BF16)
+      return &kAvx512Bf16Table;
 #else
       return nullptr;
 #endif
@@ -64,8 +71,8 @@ const KernelTable* Kernels(Isa isa) {
 bool Supported(Isa isa) { return HostHas(isa) && Kernels(isa) != nullptr; }
 
 Isa BestIsa() {
-  for (int i = kIsaCount - 1; i > 0; --i) {
-    if (Supported(static_cast<Isa>(i))) return static_cast<Isa>(i);
+  for (const Isa isa : {Isa::kAvx512, Isa::kAvx2, Isa::kSse4}) {
+    if (Supported(isa)) return isa;
   }
   return Isa::kPortable;
 }

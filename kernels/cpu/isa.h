@@ -17,7 +17,8 @@ const char* Name(Isa isa);
 // Can this processor and operating system run it, and is it part of this build?
 bool Supported(Isa isa);
 
-// The best supported one.
+// The best supported one, but for kAvx512Bf16: its kernels have not been run through the
+// conformance suite on a processor that has the instructions, so they must be asked for by name.
 Isa BestIsa();
 
 // Kernels of `isa`; null when not part of this build.
@@ -26,7 +27,6 @@ const KernelTable* Kernels(Isa isa);
 // Tables by the file that holds them; null for others.
 const KernelTable* HighwayTable(Isa isa);
 const KernelTable* PortableTable();
-const KernelTable* Avx512Bf16Table();
 
 }  // namespace attend::cpu
 

@@ -22,6 +22,8 @@ namespace HWY_NAMESPACE {
 //
 #include "kernels/cpu/simd/highway.inc"
 //
+#include "kernels/cpu/simd/power.inc"
+//
 #include "kernels/cpu/simd/exp2_shift.inc"
 //
 #include "kernels/cpu/micro/layout.inc"

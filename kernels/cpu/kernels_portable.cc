@@ -16,6 +16,8 @@ namespace portable {
 //
 #include "kernels/cpu/simd/portable.inc"
 //
+#include "kernels/cpu/simd/power.inc"
+//
 #include "kernels/cpu/simd/exp2_shift.inc"
 //
 #include "kernels/cpu/micro/layout.inc"

@@ -7,6 +7,9 @@
 // function for a wider instruction set they do not inherit it everywhere.
 #define ATTEND_INLINE static inline __attribute__((always_inline))
 
+// Worth one call: keeps what does not depend on the number of rows out of every instantiation.
+#define ATTEND_NOINLINE static __attribute__((noinline))
+
 // Loops over registers must be unrolled completely, loops over memory not at all.
 #if defined(__clang__)
 #define ATTEND_UNROLL _Pragma("unroll")
