@@ -74,8 +74,8 @@ TEST(ProcessTest, TakenPortsExit1WithOneLine) {
 }
 
 TEST(ProcessTest, DemandedBackendWithoutDeviceExits1) {
-  Process process({ServerBinary(), "--backend=cpu", "--devices=99", "--listen=127.0.0.1:0",
-                   "--http-listen="});
+  Process process(
+      {ServerBinary(), "--backend=cpu", "--devices=99", "--listen=127.0.0.1:0", "--http-listen="});
   EXPECT_EQ(process.Wait(), 1);
   EXPECT_EQ(Lines(process.Stderr()), 1) << process.Stderr();
   EXPECT_THAT(process.Stderr(), HasSubstr("99"));
