@@ -22,6 +22,12 @@ enum class MaxPolicy {
 // bf16 and is far from overflow in fp16 and in fp32 sums, and the accumulator is rescaled rarely.
 inline constexpr float kMaxLag = 8.0f;
 
+// Maxima beyond this, in log2 units, are subtracted from the scores before these are scaled: the
+// fused multiply-add keeps the whole product and its addend is rounded, so that the difference of
+// two equal numbers may be off by 2^-24 of them. Up to here that is 2^-14, far below a rounding of
+// P.
+inline constexpr float kLargeShift = 1024.0f;
+
 // kModifies: softcap, ALiBi and odd scales are compiled in; without, the shorter code is 1 %
 // faster. kWarpgroups: math warpgroups of 64 rows; one alone packs heads and cuts keys (decode).
 // kKeys: keys of a block. kPingPong: warpgroups take turns to issue products. kDirect: O leaves by

@@ -27,9 +27,7 @@ struct alignas(16) Item : Sm90Scalars {
   int32_t row;      // first query row
   int32_t end_row;  // rows of outputs to write end here
   int32_t chunk;
-  // 0: scores unmodified, no sinks, not masked but for the end of the keys, no padding rows: what
-  // most tiles are, told by one look.
-  int32_t special;
+  int32_t whole;     // 1: no padding rows and no sinks: what most tiles are, told by one look
   int32_t poisoned;  // set by the inspectors: some outputs depend on a NaN or Inf in V
   const Sm90Task* task;
   float* head_lse;  // lse of this head, unless the kernel packs heads; null: not wanted
@@ -52,15 +50,17 @@ struct Control {
   // read, so as many slots as stages suffice.
   uint64_t verdict[C::kKvStages];
   uint32_t never_written;
-  Item items[C::kItemSlots];
 };
+// The items' ring stands behind it.
+inline constexpr uint32_t kItemsAfter = 256;
 
 // Addresses of the control memory's parts.
 template <class C>
 struct Shared {
   uint32_t base;
 
-  static_assert(sizeof(Control<C>) <= C::kControlBytes);
+  static_assert(sizeof(Control<C>) <= kItemsAfter);
+  static_assert(kItemsAfter + C::kItemSlots * sizeof(Item) <= C::kControlBytes);
   ATTEND_DEVICE uint32_t Barrier(size_t offset, uint32_t index) const {
     return base + C::kControlAt + static_cast<uint32_t>(offset) + 8 * index;
   }
@@ -83,8 +83,7 @@ struct Shared {
     return base + C::kControlAt + static_cast<uint32_t>(offsetof(Control<C>, never_written));
   }
   ATTEND_DEVICE Item* ItemAt(uint32_t slot) const {
-    return SharedPointer<Item>(base + C::kControlAt +
-                               static_cast<uint32_t>(offsetof(Control<C>, items)) +
+    return SharedPointer<Item>(base + C::kControlAt + kItemsAfter +
                                static_cast<uint32_t>(sizeof(Item)) * slot);
   }
 

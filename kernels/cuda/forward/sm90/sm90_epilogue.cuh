@@ -23,7 +23,7 @@ struct RowResult {
 // denominator. A row that saw nothing gives factor 0 and -infinity, or its sink.
 ATTEND_DEVICE RowResult FinishRow(float maximum, float sum, bool has_sink, float sink) {
   float weight = 1.0f;
-  if (has_sink) {
+  if (has_sink && sink != NegativeInfinity()) {
     const float top = fmaxf(maximum, sink);
     // sum == 0: the row saw nothing, whatever its maximum.
     weight = sum == 0.0f ? 0.0f : Exp2((maximum - top) * kLog2E);
@@ -154,12 +154,23 @@ template <class C>
 ATTEND_DEVICE Factors FinishRows(const RowState& state, const Item& item, int32_t warp_row,
                                  int32_t lane) {
   const int32_t tile_row = Opaque(warp_row + (lane >> 2));
+  if (!C::kDecode && item.whole != 0) {
+    const float sum_a = QuadSum(state.sum_a), sum_b = QuadSum(state.sum_b);
+    float* lse = item.head_lse;
+    if (lse != nullptr && (lane & 3) == 0) {
+      // A row that saw nothing: maximum and logarithm are -infinity, and so is their sum.
+      lse += item.row + tile_row;
+      lse[0] = state.max_a * item.logit_scale + Log2(sum_a) * kLn2;
+      lse[8] = state.max_b * item.logit_scale + Log2(sum_b) * kLn2;
+    }
+    return {sum_a == 0.0f ? 0.0f : Reciprocal(sum_a), sum_b == 0.0f ? 0.0f : Reciprocal(sum_b)};
+  }
   RowResult result[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const TileRow row = SplitRow<C::kDecode>(item, tile_row + 8 * i);
     const bool split = C::kDecode && item.chunks > 1;
-    const bool has_sink = item.special != 0 && (item.flags & kSinks) != 0 && !split;
+    const bool has_sink = (item.flags & kSinks) != 0 && !split;
     float sink = 0.0f;
     if (has_sink) {
       // Rows beyond the tile's heads are never stored; they must not read beyond the sinks either.
@@ -189,9 +200,8 @@ template <class C>
 ATTEND_DEVICE void Epilogue(float (&o)[C::kDimV / 2], const Factors& factors, const Item& item,
                             const Sm90Launch& launch, uint32_t o_address, int32_t warp_row,
                             int32_t lane) {
-  const bool special = item.special != 0;
-  if (special && item.poisoned != 0) ApplyPoison<C>(o, launch, warp_row + (lane >> 2), lane);
-  if (special && item.row + C::kRows > item.seqlen_q) {
+  if (item.poisoned != 0) ApplyPoison<C>(o, launch, warp_row + (lane >> 2), lane);
+  if (item.whole == 0 && item.row + C::kRows > item.seqlen_q) {
     // Padded rows: exactly 0 whatever V holds.
     const int32_t tile_row = warp_row + (lane >> 2);
     if (SplitRow<C::kDecode>(item, tile_row).query >= item.seqlen_q) {

@@ -52,6 +52,7 @@ struct MathWarpgroup {
   RowState rows;
   float exponent_scale, lag;
   int32_t careful = 0;  // stale policy: the last block's maximum rose, look first at the next
+  int32_t large = 0;    // see TooLargeToFuse
   Rescale rescale;
   bool must_rescale = false;
 
@@ -163,7 +164,11 @@ struct MathWarpgroup {
   template <bool kPacked>
   ATTEND_DEVICE void LazySoftmax(Scores& s, bool look) {
     must_rescale = look || MaxExceeded(rows, s, lag);
-    if (must_rescale) rescale = RaiseMaxTo(rows, s, exponent_scale);
+    if (must_rescale) {
+      rescale = RaiseMaxTo(rows, s, exponent_scale);
+      large = Flag(TooLargeToFuse(rows));
+    }
+    if (large != 0) SubtractMax(rows, s);
     if constexpr (kPacked) {
       ExponentialsPacked<T>(rows, s, exponent_scale);
     } else {
@@ -173,7 +178,7 @@ struct MathWarpgroup {
     KeepOrder();
   }
 
-  ATTEND_DEVICE void StaleSoftmax(const Scores& s, Probabilities& to) {
+  ATTEND_DEVICE void StaleSoftmax(Scores& s, Probabilities& to) {
     must_rescale = careful != 0;
     if (careful == 0) {
       float max_a, max_b, sum_a, sum_b;
@@ -188,7 +193,9 @@ struct MathWarpgroup {
     }
     if (must_rescale) {
       rescale = RaiseMaxTo(rows, s, exponent_scale);
-      careful = Flag(Rises(rescale));
+      large = Flag(TooLargeToFuse(rows));
+      careful = Flag(Rises(rescale)) | large;
+      if (large != 0) SubtractMax(rows, s);
       float sum_a, sum_b;
       ExponentialsTo<T>(rows, s, to, exponent_scale, &sum_a, &sum_b);
       rows.sum_a += sum_a;
@@ -331,6 +338,7 @@ struct MathWarpgroup {
     exponent_scale = item.exponent_scale;
     lag = kMaxLag * Reciprocal(exponent_scale);
     careful = 0;
+    large = 0;
     block_begin = Uniform(item.block_begin);
     fast_begin = Uniform(item.fast_begin);
     fast_end = Uniform(item.fast_end);

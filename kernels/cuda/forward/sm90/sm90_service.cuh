@@ -92,7 +92,7 @@ ATTEND_DEVICE void WriteItem(const Sm90Launch& launch, int32_t number, int32_t l
   item->chunk = chunk;
   item->poisoned = 0;
   item->head_lse = item->lse == nullptr ? nullptr : item->lse + head * item->lse_head_stride;
-  item->special = item->flags != 0 || row + C::kRows > item->seqlen_q ? 1 : 0;
+  item->whole = (item->flags & kSinks) == 0 && row + C::kRows <= item->seqlen_q ? 1 : 0;
 
   // Keys of this chunk that some row sees, and those that every row sees.
   const int32_t last_row = min(row + item->rows, item->seqlen_q) - 1;

@@ -14,6 +14,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/forward/sm90/sm90_config.h"
 #include "kernels/cuda/forward/sm90/sm90_ptx.cuh"
 #include "kernels/cuda/forward/sm90/sm90_wgmma.cuh"
 
@@ -128,6 +129,28 @@ ATTEND_DEVICE Rescale RaiseMaxTo(RowState& state, const float (&scores)[kCount],
   float a, b;
   ThreadMax(scores, &a, &b);
   return RaiseMax(state, QuadMax(a), QuadMax(b), exponent_scale);
+}
+
+// After a maximum rose: whether those of the warp are too large for the fused form. If so, the
+// shifts are 0 and scores must go through SubtractMax first. Uniform over the warp.
+ATTEND_DEVICE bool TooLargeToFuse(RowState& state) {
+  const bool large = __any_sync(kAllLanes, (fabsf(state.shift_a) > kLargeShift) |
+                                               (fabsf(state.shift_b) > kLargeShift)) != 0;
+  if (large) state.shift_a = state.shift_b = 0.0f;
+  return large;
+}
+
+template <int kCount>
+ATTEND_DEVICE void SubtractMax(const RowState& state, float (&scores)[kCount]) {
+  const float a = state.max_a == NegativeInfinity() ? 0.0f : state.max_a;
+  const float b = state.max_b == NegativeInfinity() ? 0.0f : state.max_b;
+#pragma unroll
+  for (int i = 0; i < kCount / 4; ++i) {
+    scores[4 * i] -= a;
+    scores[4 * i + 1] -= a;
+    scores[4 * i + 2] -= b;
+    scores[4 * i + 3] -= b;
+  }
 }
 
 // Lazy policy: true in every lane when some score of the warp passes its row's maximum by kMaxLag.
