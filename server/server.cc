@@ -269,6 +269,10 @@ class Server::Impl {
     context.StopAccepting(deadline);
     service->DrainStreams();
     const absl::Status status = engines->Drain(deadline);
+    // Clients in a closed loop come once more and hear of the drain.
+    constexpr std::chrono::milliseconds kQuiet{50};
+    constexpr std::chrono::seconds kLongestQuiet{1};
+    context.AwaitQuiet(kQuiet, std::min(deadline, Clock::now() + kLongestQuiet));
     health.Shutdown();
     // What is left is replies on their way and calls without work; a client that does not read must
     // not hold the process.

@@ -22,6 +22,7 @@ struct TlsOptions {
 };
 
 // A call is tried again after UNAVAILABLE, and after RESOURCE_EXHAUSTED when the server says when.
+// A CANCELLED that the caller did not ask for counts as UNAVAILABLE: a server shutting down.
 // The server's hint (RetryInfo, or the grpc-retry-pushback-ms trailer) replaces the backoff. No
 // retry starts that would end past the call's deadline.
 struct RetryOptions {

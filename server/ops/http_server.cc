@@ -1,8 +1,16 @@
 #include "server/ops/http_server.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <array>
+#include <chrono>
 #include <cstring>
 #include <exception>
+#include <stop_token>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -38,6 +46,21 @@ void Send(mg_connection* connection, const Page& page, bool with_body) {
   absl::StrAppend(&head, "\r\n");
   if (with_body) head += page.body;
   mg_write(connection, head.data(), head.size());
+}
+
+constexpr std::chrono::milliseconds kKnockInterval{5};
+
+// Connects and hangs up.
+void Knock(const std::string& host, int port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) return;
+  if (inet_pton(AF_INET, host.c_str(), &address.sin_addr) == 1) {
+    connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address);
+  }
+  close(fd);
 }
 
 bool FromThisHost(const mg_request_info& request) {
@@ -139,8 +162,8 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpOptions&
         "--http-listen: \"", options.listen, "\" is not an IPv4 host:port such as 127.0.0.1:9464"));
   }
   // civetweb wants an address, not a name.
-  const std::string address =
-      absl::StrCat(parts[0] == "localhost" ? "127.0.0.1" : parts[0], ":", port);
+  const std::string host = parts[0] == "localhost" ? "127.0.0.1" : parts[0];
+  const std::string address = absl::StrCat(host, ":", port);
   const std::string threads = std::to_string(options.threads);
   const std::string timeout = std::to_string(options.request_timeout.count());
   const char* const settings[] = {"listening_ports",
@@ -155,7 +178,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpOptions&
                                   "no",
                                   nullptr};
   mg_init_library(0);
-  std::unique_ptr<HttpServer> server(new HttpServer(std::move(pages)));
+  std::unique_ptr<HttpServer> server(new HttpServer(std::move(pages), host));
   mg_callbacks callbacks{};
   callbacks.log_message = &HttpHandlers::OnMessage;
   server->context_ = mg_start(&callbacks, nullptr, const_cast<const char**>(settings));
@@ -171,7 +194,15 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpOptions&
 }
 
 HttpServer::~HttpServer() {
-  if (context_ != nullptr) mg_stop(context_);
+  if (context_ == nullptr) return;
+  // civetweb looks at its flag once in two seconds, or when somebody connects.
+  std::jthread waker([this](const std::stop_token& stopped) {
+    while (!stopped.stop_requested()) {
+      Knock(host_, port_);
+      std::this_thread::sleep_for(kKnockInterval);
+    }
+  });
+  mg_stop(context_);
 }
 
 }  // namespace attend

@@ -37,9 +37,11 @@ class HttpServer {
   int port() const { return port_; }
 
  private:
-  explicit HttpServer(HttpPages pages) : pages_(std::move(pages)) {}
+  HttpServer(HttpPages pages, std::string host)
+      : pages_(std::move(pages)), host_(std::move(host)) {}
 
   const HttpPages pages_;
+  const std::string host_;
   mg_context* context_ = nullptr;
   int port_ = 0;
 

@@ -1,5 +1,6 @@
 #include "server/rpc/attend_job.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -17,7 +18,10 @@ double SecondsSince(Clock::time_point start) {
 
 bool JobContext::Enter() {
   MutexLock lock(mutex_);
-  if (!accepting_) return false;
+  if (!accepting_) {
+    last_refusal_ = Clock::now();
+    return false;
+  }
   ++inside_;
   return true;
 }
@@ -34,6 +38,16 @@ bool JobContext::StopAccepting(Clock::time_point deadline) {
     if (!none_inside_.WaitUntil(mutex_, deadline)) return inside_ == 0;
   }
   return true;
+}
+
+void JobContext::AwaitQuiet(Clock::duration quiet, Clock::time_point deadline) {
+  MutexLock lock(mutex_);
+  last_refusal_ = Clock::now();  // answers just sent bring their clients back
+  for (;;) {
+    const Clock::time_point until = std::min(last_refusal_ + quiet, deadline);
+    if (Clock::now() >= until) return;
+    none_inside_.WaitUntil(mutex_, until);
+  }
 }
 
 absl::StatusOr<ReceivedMessage> Receive(grpc::ByteBuffer* buffer, MessageKind kind,

@@ -39,6 +39,11 @@ struct JobContext {
   // that a drain of the engines finds them all, or false at the deadline.
   bool StopAccepting(Clock::time_point deadline);
 
+  // After that: returns once no request has come for `quiet`, or at the deadline. gRPC's own
+  // shutdown ends calls that it has not yet handed over with a bare CANCELLED; until their clients
+  // have heard of the drain they are better served here.
+  void AwaitQuiet(Clock::duration quiet, Clock::time_point deadline);
+
   // Used by jobs around admission and submission. Enter() is false once accepting has stopped.
   bool Enter();
   void Leave();
@@ -48,6 +53,7 @@ struct JobContext {
   CondVar none_inside_;
   bool accepting_ ABSL_GUARDED_BY(mutex_) = true;
   int64_t inside_ ABSL_GUARDED_BY(mutex_) = 0;
+  Clock::time_point last_refusal_ ABSL_GUARDED_BY(mutex_);
 };
 
 // A received message: gRPC's slices and what the scan found in them.

@@ -54,8 +54,18 @@ void StreamCall::OnReadDone(bool ok) {
     Advance();
     return;
   }
+  const auto bytes = static_cast<int64_t>(incoming_.Length());
   const absl::Status status = Handle(&incoming_);
   if (!status.ok()) {
+    // A message that belongs to no request of its own: it ends the stream, and counts.
+    RequestRecord record;
+    record.method = Method::kAttendStream;
+    record.request_id = stream_id_;
+    record.client = client_;
+    record.received_bytes = bytes;
+    record.status = status;
+    context_->observer->OnRequestStart(record.method);
+    context_->observer->OnRequestEnd(record);
     EndWith(status);
     return;
   }

@@ -160,6 +160,20 @@ TEST_P(ClientTest, RetriesLargeRequestsWholly) {
   }
 }
 
+// What gRPC's own shutdown makes of calls that it has not yet handed over.
+TEST_P(ClientTest, RetriesWhatTheServerCancels) {
+  std::atomic<int> failures{1};
+  FakeServer server([&](const v1::AttendRequest& request, v1::AttendResponse* response) {
+    return failures.fetch_sub(1) > 0 ? grpc::Status(grpc::StatusCode::CANCELLED, "CANCELLED")
+                                     : EchoHandler(request, response);
+  });
+  const auto client = Connect(server);
+  const Values values(4, 1, 8);
+  const absl::StatusOr<AttendResult> result = client->Attend(values.inputs());
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->attempts, 2);
+}
+
 TEST_P(ClientTest, GivesUpAfterItsAttempts) {
   FakeServer server([](const v1::AttendRequest&, v1::AttendResponse*) {
     return RichError(grpc::StatusCode::RESOURCE_EXHAUSTED, "queue is full", "QUEUE_FULL", "", 1);

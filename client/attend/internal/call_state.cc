@@ -64,6 +64,11 @@ void CallState::OnOutcome(Outcome outcome) {
     outcome.result->attempts = attempts;
     return Finish(*std::move(outcome.result));
   }
+  if (outcome.error.code == absl::StatusCode::kCancelled && !cancelled_) {
+    // A gRPC server that shuts down ends so the calls that it had not yet handed to its service.
+    outcome.error.code = absl::StatusCode::kUnavailable;
+    outcome.error.message = absl::StrCat("ended by the server: ", outcome.error.message);
+  }
   const auto remaining = deadline_ - std::chrono::steady_clock::now();
   const std::optional<std::chrono::nanoseconds> delay =
       cancelled_ ? std::nullopt : RetryDelay(*retry_, outcome.error, attempts, remaining, Chance());

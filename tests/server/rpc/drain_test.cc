@@ -101,7 +101,7 @@ TEST_F(DrainTest, GivingUpAnswersWhatIsQueued) {
 
 TEST_F(DrainTest, UnderLoadNothingAcceptedIsLost) {
   std::atomic<bool> stop{false};
-  std::atomic<int> answered{0}, refused{0}, lost{0};
+  std::atomic<int> answered{0};
   std::vector<std::thread> clients;
   for (int i = 0; i < 4; ++i) {
     clients.emplace_back([&] {
@@ -111,10 +111,9 @@ TEST_F(DrainTest, UnderLoadNothingAcceptedIsLost) {
         if (result.status.ok()) {
           ++answered;
         } else if (result.status.error_code() == grpc::StatusCode::UNAVAILABLE) {
-          ++refused;
           stop = true;
         } else {
-          ++lost;
+          ADD_FAILURE() << result.status.error_code() << ": " << result.status.error_message();
           stop = true;
         }
       }
@@ -124,7 +123,6 @@ TEST_F(DrainTest, UnderLoadNothingAcceptedIsLost) {
   EXPECT_TRUE(fixture_.server().Drain().ok());
   stop = true;
   for (std::thread& client : clients) client.join();
-  EXPECT_EQ(lost, 0);
   // Every request that the server took is accounted for: as many OKs counted there as arrived here.
   const std::optional<double> ok = testing::MetricOf(
       fixture_.server().http_port(), R"(attend_requests_total{code="OK",method="Attend"})");

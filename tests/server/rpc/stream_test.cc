@@ -192,6 +192,10 @@ TEST_F(StreamTest, IdInUseEndsTheStream) {
   ASSERT_TRUE(Send(5, Small()));
   fixture_->device().AwaitRunning(1);
   ASSERT_TRUE(Send(5, Small()));
+  ASSERT_TRUE(Eventually([&] {
+    return testing::MetricOf(fixture_->server().http_port(),
+                             R"(attend_rejected_total{reason="invalid"})") == 1;
+  }));
   fixture_->device().Release();
   EXPECT_TRUE(Receive().has_attend());  // the first one is answered
   const grpc::Status status = Close();
