@@ -62,10 +62,7 @@ absl::StatusOr<Capability> Query(int ordinal) {
 class DeviceBackend final : public Backend {
  public:
   DeviceBackend(const DeviceBackendKind& kind, DeviceInfo info, Capability capability)
-      : kind_(kind),
-        info_(std::move(info)),
-        capability_(std::move(capability)),
-        families_(kind_.make_families(capability_)) {
+      : kind_(kind), info_(std::move(info)), capability_(std::move(capability)) {
     context_.ordinal = info_.ordinal;
   }
 
@@ -85,6 +82,7 @@ class DeviceBackend final : public Backend {
     absl::StatusOr<std::unique_ptr<DeviceClock>> clock = DeviceClock::Make();
     if (!clock.ok()) return clock.status();
     context_.clock = *std::move(clock);
+    families_ = kind_.make_families(capability_);
     context_.memory = std::make_unique<DeviceMemory>(std::make_unique<CudaMalloc>(&context_.health),
                                                      memory_limit);
     return absl::OkStatus();
@@ -113,6 +111,10 @@ class DeviceBackend final : public Backend {
   int PreferredExecutors() const override { return kExecutors; }
 
   absl::StatusOr<std::unique_ptr<Executor>> MakeExecutor() override {
+    // On the engine's thread, where no context may be current yet: families ask the driver.
+    if (const cudaError_t error = cudaSetDevice(info_.ordinal); error != cudaSuccess) {
+      return context_.health.Check(error, "cudaSetDevice");
+    }
     return CudaExecutor::Make(&context_, kind_.make_families(capability_));
   }
 
@@ -156,7 +158,7 @@ class DeviceBackend final : public Backend {
   const DeviceInfo info_;
   const Capability capability_;
   DeviceContext context_;
-  const ForwardFamilies families_;  // for questions; executors have their own
+  ForwardFamilies families_;  // made by Start(), for questions; executors have their own
 
   mutable std::mutex measure_mutex_;  // guards Measure() of families_ and:
   mutable Placement measure_placement_;

@@ -5,7 +5,8 @@
 // SHAPE is key=value pairs joined by commas:
 //   b (sequences), sq, sk, hq, hk, d, dv, type (bf16|fp16), causal (0|1), left, right (window),
 //   scale, softcap, ragged (log|uniform: b random lengths instead of sq), pad (extra rows of q, k,
-//   v filled with NaN), plan=1 (planning and upload are part of the time)
+//   v filled with NaN), plan=1 (planning and upload are part of the time),
+//   mix=1 (masks and scales differ from task to task), mix=2 (also head counts: hq or half of it)
 // Every shape prints one JSON object on a line. Data modes: normal, rising, falling, equal, late,
 // negative. Exit code 1 when a check fails, 2 for bad arguments or CUDA errors.
 //
@@ -361,9 +362,11 @@ class Bench {
   AttentionTask MakeTask(int64_t at_q, int64_t at_k, int64_t sq, int64_t sk, int64_t pad,
                          int64_t i) {
     const DType dtype = bf16_ ? DType::kBF16 : DType::kF16;
+    const int64_t mix = s_.Int("mix", 0);
+    const int64_t share = mix == 2 && i % 4 >= 2 ? 2 : 1;
     const auto view = [&](void* base, int64_t at, int64_t rows, int64_t heads, int64_t columns) {
       return TensorView::Contiguous(static_cast<char*>(base) + at * heads * columns * 2, dtype,
-                                    MemoryKind::kDevice, rows, heads, columns);
+                                    MemoryKind::kDevice, rows, heads / share, columns);
     };
     AttentionTask task;
     task.q = view(q_, at_q, sq + pad, hq_, d_);
@@ -381,7 +384,7 @@ class Bench {
     if (s_.values.count("right") != 0) task.mask.window_right = s_.Int("right", 0);
     if (s_.Int("alibi", 0) != 0) task.alibi_slopes = {slopes_, MemoryKind::kDevice};
     if (s_.Int("sinks", 0) != 0) task.sinks = {slopes_, MemoryKind::kDevice};
-    if (s_.Int("mix", 0) != 0) {  // masks and scales differ from task to task
+    if (mix != 0) {
       task.mask.causal = i % 2 == 1;
       task.softmax_scale *= 1.0f + 0.125f * static_cast<float>(i % 4);
     }

@@ -57,7 +57,7 @@ class ForwardFamily {
 };
 
 // Families for a device of this compute capability, preferred first. `sm_count` sizes persistent
-// grids, not results.
+// grids, not results. The device's context must be current: families ask the driver.
 std::vector<std::unique_ptr<ForwardFamily>> MakeForwardFamilies(int major, int minor, int sm_count);
 
 }  // namespace attend::cuda

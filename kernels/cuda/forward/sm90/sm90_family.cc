@@ -42,16 +42,6 @@ bool Aligned(const TensorView& view, int64_t rows) {
 // the portable family, whose tanh is exact near 0.
 constexpr float kMaxSoftcap = 256.0f;
 
-// Whether some row sees no key. What a row sees moves with the row, so the outer two tell. Such a
-// row with a sink of -infinity has no finite reference, which the portable family knows.
-bool HasEmptyRow(const AttentionTask& task) {
-  const auto empty = [&task](int64_t row) {
-    const KeyRange keys = VisibleKeys(task.mask, row, task.seqlen_q, task.seqlen_k);
-    return keys.begin >= keys.end;
-  };
-  return task.seqlen_q > 0 && (empty(0) || empty(task.seqlen_q - 1));
-}
-
 // Hands out sections of a buffer in the same order in Measure and in Fill.
 class Sections {
  public:
@@ -113,7 +103,6 @@ class Sm90Family final : public ForwardFamily {
 bool Sm90Family::Accepts(const AttentionTask& task) const {
   if (task.dtype() == DType::kF32 || !task.bias.absent()) return false;
   if (task.softcap > kMaxSoftcap) return false;
-  if (!task.sinks.absent() && HasEmptyRow(task)) return false;
   if (task.seqlen_k >= kMaxLength || task.padded_q() >= kMaxLength) return false;
   if (task.heads_q() >= kMaxLength) return false;
   if (!Aligned(task.q, task.seqlen_q) || !Aligned(task.k, task.seqlen_k) ||
