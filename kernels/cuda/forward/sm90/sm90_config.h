@@ -134,7 +134,7 @@ using ConfigD192V128Rows128 = TileConfig<T, 192, 128, 2, 128, 2, 1, MaxPolicy::k
 template <class T>
 using ConfigD192Rows128 = TileConfig<T, 192, 192, 2, 112, 2, 1, MaxPolicy::kLazy, true, true>;
 template <class T>
-using ConfigD256Rows128 = TileConfig<T, 256, 256, 2, 80, 2, 1, MaxPolicy::kLazy, true, true>;
+using ConfigD256Rows128 = TileConfig<T, 256, 256, 2, 64, 2, 1, MaxPolicy::kLazy, true, true>;
 // Few query rows over many keys: bound by the reading of K and V. One warpgroup's chain of product,
 // softmax, product is about as long as the reading of its block, so two blocks share a
 // multiprocessor and cover for each other where shared memory allows. A second place for Q keeps K

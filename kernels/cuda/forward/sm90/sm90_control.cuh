@@ -102,7 +102,7 @@ struct Shared {
       BarrierInit(QEmpty(i), kMathWarps);
     }
     for (uint32_t i = 0; i < C::kItemSlots; ++i) {
-      BarrierInit(ItemFull(i), 1);
+      BarrierInit(ItemFull(i), 32);  // the scheduler's lanes
       BarrierInit(ItemEmpty(i), kMathWarps + 1 + kInspectorWarps);
     }
     BarrierInit(ItemWanted(), 1);

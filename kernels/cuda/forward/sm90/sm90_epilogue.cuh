@@ -56,14 +56,19 @@ ATTEND_DEVICE void StoreStaged(const float (&o)[C::kDimV / 2], float factor_a, f
                  Pack<T>(o[8 * i + 4] * factor_a, o[8 * i + 5] * factor_a),
                  Pack<T>(o[8 * i + 6] * factor_b, o[8 * i + 7] * factor_b));
   }
+  // Uniform operands: otherwise ptxas issues each copy in a loop over lanes.
+  const uint64_t map_address = reinterpret_cast<uint64_t>(&item.task->o);
+  const uint64_t low = Uniform(static_cast<uint32_t>(map_address));
+  const uint64_t high = Uniform(static_cast<uint32_t>(map_address >> 32));
+  const CUtensorMap* map = reinterpret_cast<const CUtensorMap*>(high << 32 | low);
+  const int32_t first_row = Uniform(item.row + warp_row), head = Uniform(item.head);
+  const uint32_t source = Uniform(o_address + warp_row * C::kRowBytes);
   ProxyFence();
   __syncwarp();
   if (lane == 0) {
-    const CUtensorMap* map = &item.task->o;
 #pragma unroll
     for (int panel = 0; panel < C::kPanelsV; ++panel) {
-      TensorStore3(map, o_address + panel * C::kQPanelBytes + warp_row * C::kRowBytes, 64 * panel,
-                   item.row + warp_row, item.head);
+      TensorStore3(map, source + panel * C::kQPanelBytes, 64 * panel, first_row, head);
     }
     StoreCommit();
   }
@@ -195,7 +200,7 @@ ATTEND_DEVICE Factors FinishRows(const RowState& state, const Item& item, int32_
   return {result[0].factor, result[1].factor};
 }
 
-// Second half: writes a finished tile's O and leaves `o` zero.
+// Second half: writes a finished tile's O. `o` is of no use afterwards.
 template <class C>
 ATTEND_DEVICE void Epilogue(float (&o)[C::kDimV / 2], const Factors& factors, const Item& item,
                             const Sm90Launch& launch, uint32_t o_address, int32_t warp_row,
@@ -232,8 +237,6 @@ ATTEND_DEVICE void Epilogue(float (&o)[C::kDimV / 2], const Factors& factors, co
   } else {
     StoreStaged<C>(o, factors.a, factors.b, item, o_address, warp_row, lane);
   }
-#pragma unroll
-  for (int i = 0; i < C::kDimV / 2; ++i) o[i] = 0.0f;
 }
 
 }  // namespace attend::cuda::sm90

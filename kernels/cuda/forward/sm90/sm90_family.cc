@@ -73,6 +73,12 @@ class Sm90Family final : public ForwardFamily {
  private:
   int Blocks(const Sm90Part& part) const {
     const int64_t most = int64_t{sm_count_} * Kernel(part.kind).blocks_per_multiprocessor;
+    if (part.equal_items && part.kind != TileKind::kDecode && head_tile_ != HeadTile::k64) {
+      // No more blocks than the same number of rounds takes: the others would only draw power in
+      // all rounds but the last (+1 % at D = 128; at D = 64 memory is what counts, and it loses).
+      const int64_t rounds = std::max<int64_t>((part.items + most - 1) / most, 1);
+      return static_cast<int>((part.items + rounds - 1) / rounds);
+    }
     return static_cast<int>(std::min(part.items, most));
   }
   const Sm90Kernel& Kernel(TileKind kind) const { return KernelOf(head_tile_, kind, bf16_); }
@@ -258,6 +264,10 @@ cudaError_t Sm90Family::Launch(cudaStream_t stream, std::vector<KernelLaunches>*
     launch.next_item = reinterpret_cast<int32_t*>(upload_ + counters_at_) + 2 * i;
     launch.poison = reinterpret_cast<uint32_t*>(workspace_ + poison_at_);
     launch.segment_count = part.segments;
+    const Sm90Segment& last_segment =
+        plan_.segments[static_cast<size_t>(part.first_segment + part.segments - 1)];
+    launch.first_task = plan_.segments[static_cast<size_t>(part.first_segment)].first_task;
+    launch.task_count = last_segment.first_task + last_segment.tasks - launch.first_task;
     launch.only = plan_.segments[static_cast<size_t>(part.first_segment)];
     launch.items = static_cast<int32_t>(part.items);
     launch.fixed_stride = part.equal_items ? 1 : 0;

@@ -51,10 +51,12 @@ struct MathWarpgroup {
 
   RowState rows;
   float exponent_scale, lag;
-  int32_t careful = 0;  // stale policy: the last block's maximum rose, look first at the next
-  int32_t large = 0;    // see TooLargeToFuse
+  int32_t careful = 0;  // stale policy: the last block's maximum rose, or is large; look at the
+                        // next block's first
+  int32_t large = 0;  // see TooLargeToFuse
   Rescale rescale;
   bool must_rescale = false;
+  int32_t started = 0;  // 0: the next product of P and V overwrites O
 
   uint32_t blocks = 0;  // K blocks used so far; V trails by one
   uint32_t items = 0;   // items whose Q is used up
@@ -92,8 +94,12 @@ struct MathWarpgroup {
   ATTEND_DEVICE void WaitK() const {
     WarpBarrierWait(shared.KFull(KRing().index()), KRing().parity());
   }
-  ATTEND_DEVICE void WaitV() const {
+  ATTEND_DEVICE void WaitV() {
     WarpBarrierWait(shared.VFull(VRing().index()), VRing().parity());
+    if (v_ready < 0) {
+      WarpBarrierWait(shared.Verdict(verdict.index()), verdict.parity());
+      verdict.Advance();
+    }
   }
   ATTEND_DEVICE void WaitQ() const {
     WarpBarrierWait(shared.QFull(QRing().index()), QRing().parity());
@@ -112,9 +118,10 @@ struct MathWarpgroup {
 #pragma unroll
     for (int i = 0; i < C::kKeys / 16; ++i) {
       Wgmma<T, C::kDimV>::Value(o, from[4 * i], from[4 * i + 1], from[4 * i + 2], from[4 * i + 3],
-                                v_low + i * kStepAcrossRows);
+                                v_low + i * kStepAcrossRows, i == 0 ? started : 1);
     }
     WgmmaCommit();
+    started = 1;
   }
 
   // The block's K is used up; then looks whether the next K and V are there.
@@ -166,7 +173,7 @@ struct MathWarpgroup {
     must_rescale = look || MaxExceeded(rows, s, lag);
     if (must_rescale) {
       rescale = RaiseMaxTo(rows, s, exponent_scale);
-      large = Flag(TooLargeToFuse(rows));
+      careful = large = Flag(TooLargeToFuse(rows));
     }
     if (large != 0) SubtractMax(rows, s);
     if constexpr (kPacked) {
@@ -226,12 +233,15 @@ struct MathWarpgroup {
     }
   }
 
-  // Until the inspectors have seen the block that the next step will multiply.
-  ATTEND_DEVICE void AwaitVerdict(const Item& item, int32_t block) {
+  ATTEND_DEVICE void MoveProbabilities(const Probabilities& from, Probabilities& to) const {
+#pragma unroll
+    for (int i = 0; i < C::kKeys / 4; ++i) to[i] = from[i] ^ launch.zero;
+  }
+
+  // The block's V must not be multiplied before the inspectors have seen it.
+  ATTEND_DEVICE void ExpectVerdict(const Item& item, int32_t block) {
     if (block < fast_end && block >= fast_begin) return;
-    if (!Inspected(item.flags, item.full_begin, item.full_end, block)) return;
-    WarpBarrierWait(shared.Verdict(verdict.index()), verdict.parity());
-    verdict.Advance();
+    if (Inspected(item.flags, item.full_begin, item.full_end, block)) v_ready = -1;
   }
 
   ATTEND_DEVICE Factors FinishItemRows(uint32_t item_slot) const {
@@ -268,7 +278,7 @@ struct MathWarpgroup {
     Pin(s);
     Pin(o);
     IssueScores(s, k_low);
-    if (v_ready == 0) WaitV();
+    if (v_ready <= 0) WaitV();
     WgmmaFence();  // again: a wait loop between two chains would serialise them
     if constexpr (kStep == FastStep::kToFirst && kStale) {
       IssueValues(o, second, v_low);
@@ -307,7 +317,7 @@ struct MathWarpgroup {
     Pin(s);
     Pin(o);
     IssueScores(s, k_low);
-    if (v_ready == 0) WaitV();
+    if (v_ready <= 0) WaitV();
     WgmmaFence();
     IssueValues(o, p, v_low);
     PassTurn();
@@ -326,10 +336,11 @@ struct MathWarpgroup {
     TakeProbabilities<true>(s, p);  // first: frees registers
     if (joins != 0) {
       StoreItem(o, finished_slot, finished);
+      started = 0;
     } else {
       ApplyRescale(o);
     }
-    AwaitVerdict(item, block);
+    ExpectVerdict(item, block);
   }
 
   // Everything that the steps of a tile need of its item. Placed where products run meanwhile.
@@ -356,7 +367,7 @@ struct MathWarpgroup {
     ReleaseK();
     GeneralSoftmax(s, item, block, true);
     TakeProbabilities<true>(s, p);
-    AwaitVerdict(item, block);
+    ExpectVerdict(item, block);
   }
 
   // The last product of a tile when none runs beside it.
@@ -370,16 +381,22 @@ struct MathWarpgroup {
     Pin(o);
     ReleaseV(0);
     StoreItem(o, item_slot, factors);
+    started = 0;
   }
 
   // All blocks without mask that come next.
   ATTEND_DEVICE void RunFastBlocks(Scores& s, Outputs& o, Probabilities& p, Probabilities& second,
                                    int32_t* block) {
     if constexpr (kStale) {
-      while (*block <= fast_end && *block - 2 >= fast_begin) {
+      while (*block <= fast_end && *block - 1 >= fast_begin) {
         RunFast<FastStep::kToSecond>(s, o, p, second);
+        *block -= 1;
+        if (*block - 1 < fast_begin) {  // an odd number of them
+          MoveProbabilities(second, p);
+          break;
+        }
         RunFast<FastStep::kToFirst>(s, o, p, second);
-        *block -= 2;
+        *block -= 1;
       }
     } else {
       while (*block <= fast_end && *block - 1 >= fast_begin) {
@@ -444,6 +461,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerMultiprocessor)
   extern __shared__ uint8_t memory[];
   const Shared<C> shared{(SharedAddress(memory) + C::kAlignment - 1) & ~(C::kAlignment - 1)};
   if (ThreadIndex() == 0) shared.Init();
+  if (ThreadIndex() < C::kServiceThreads) AcquireMaps<C>(launch, ThreadIndex());
   __syncthreads();
   const uint32_t group = Uniform(ThreadIndex() >> 7);
   const int32_t lane = static_cast<int32_t>(ThreadIndex() & 31);

@@ -87,6 +87,7 @@ struct Sm90Launch {
   int32_t* next_item;  // [2], 0 at launch; blocks draw items from the first
   uint32_t* poison;    // [blocks, rows of a tile, head_dim_v / 32]: see sm90_inspect.cuh
   int32_t segment_count;
+  int32_t first_task, task_count;  // those of the launch
   int32_t items;
   uint32_t zero;         // 0, unknown to the compiler
   int32_t fixed_stride;  // 1: block b runs items b, b + grid, ... (all items cost the same)

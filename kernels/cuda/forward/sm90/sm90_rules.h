@@ -41,7 +41,7 @@ inline constexpr int64_t kLongFromD128Masked = INT64_MAX;
 // 80 is 14 % faster than 128 x 128, which has to round 315 keys to 384; at S = 512 it is 14 %
 // slower.
 inline constexpr int64_t kTileCostKeys = 90;
-inline constexpr double kLongTileRate = 1.03;  // of long sequences
+inline constexpr double kLongTileRate = 1.06;  // of long sequences
 
 // K and V of the heads that are worked on together: a part of the 50 MB of L2 that leaves room for
 // Q, O and the next section. Sections much larger lose up to 17 % (S = 512, causal).

@@ -112,17 +112,6 @@ ATTEND_DEVICE Rescale RaiseMax(RowState& state, float row_a, float row_b, float 
   return rescale;
 }
 
-// The first block's maxima, after Reset().
-template <int kCount>
-ATTEND_DEVICE void SetMax(RowState& state, const float (&scores)[kCount], float exponent_scale) {
-  float a, b;
-  ThreadMax(scores, &a, &b);
-  state.max_a = QuadMax(a);
-  state.max_b = QuadMax(b);
-  state.shift_a = state.max_a == NegativeInfinity() ? 0.0f : -state.max_a * exponent_scale;
-  state.shift_b = state.max_b == NegativeInfinity() ? 0.0f : -state.max_b * exponent_scale;
-}
-
 template <int kCount>
 ATTEND_DEVICE Rescale RaiseMaxTo(RowState& state, const float (&scores)[kCount],
                                  float exponent_scale) {

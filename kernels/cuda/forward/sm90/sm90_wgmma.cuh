@@ -109,12 +109,12 @@ struct Wgmma;
                "wgmma.mma_async.sync.aligned.m64n" n "k16.f32." type "." type                    \
                " {" t "}, da, db, p, 1, 1, 0, 0;\n}"                                             \
                : c : "r"(a), "r"(b), "r"(accumulate))
-#define ATTEND_WGMMA_VALUE(n, type, t, c, r0, r1, r2, r3, r4)                                    \
-  asm volatile("{\n.reg .b64 db;\nmov.b64 db, {%" r4 ", 0x40000040};\n"                          \
+#define ATTEND_WGMMA_VALUE(n, type, t, c, r0, r1, r2, r3, r4, r5)                                 \
+  asm volatile("{\n.reg .pred p;\n.reg .b64 db;\nmov.b64 db, {%" r4 ", 0x40000040};\nsetp.ne.b32 p, %" r5 ", 0;\n"                          \
                "wgmma.mma_async.sync.aligned.m64n" n "k16.f32." type "." type                    \
-               " {" t "}, {%" r0 ", %" r1 ", %" r2 ", %" r3 "}, db, 1, 1, 1, 1;\n}"              \
-               : c : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b))
-#define ATTEND_WGMMA(n, t, c, r0, r1, r2, r3, r4)                                                \
+               " {" t "}, {%" r0 ", %" r1 ", %" r2 ", %" r3 "}, db, p, 1, 1, 1;\n}"              \
+               : c : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b), "r"(accumulate))
+#define ATTEND_WGMMA(n, t, c, r0, r1, r2, r3, r4, r5)                                             \
   template <class T>                                                                             \
   struct Wgmma<T, n> {                                                                           \
     static ATTEND_DEVICE void Score(float (&d)[n / 2], uint32_t a, uint32_t b, int accumulate) { \
@@ -122,21 +122,21 @@ struct Wgmma;
       else ATTEND_WGMMA_SCORE(#n, "f16", t, ATTEND_PASS(c), r0, r1, r2);                         \
     }                                                                                            \
     static ATTEND_DEVICE void Value(float (&d)[n / 2], uint32_t a0, uint32_t a1, uint32_t a2,    \
-                                    uint32_t a3, uint32_t b) {                                   \
-      if constexpr (kIsBf16<T>) ATTEND_WGMMA_VALUE(#n, "bf16", t, ATTEND_PASS(c), r0, r1, r2, r3, r4); \
-      else ATTEND_WGMMA_VALUE(#n, "f16", t, ATTEND_PASS(c), r0, r1, r2, r3, r4);                 \
+                                    uint32_t a3, uint32_t b, int accumulate) {                                   \
+      if constexpr (kIsBf16<T>) ATTEND_WGMMA_VALUE(#n, "bf16", t, ATTEND_PASS(c), r0, r1, r2, r3, r4, r5); \
+      else ATTEND_WGMMA_VALUE(#n, "f16", t, ATTEND_PASS(c), r0, r1, r2, r3, r4, r5);                 \
     }                                                                                            \
   };
 #define ATTEND_PASS(...) __VA_ARGS__
 #define ATTEND_LIST(...) __VA_ARGS__
 
-ATTEND_WGMMA(64, ATTEND_T3, ATTEND_LIST(ATTEND_D3), "32", "33", "34", "35", "36")
-ATTEND_WGMMA(80, ATTEND_T4, ATTEND_LIST(ATTEND_D4), "40", "41", "42", "43", "44")
-ATTEND_WGMMA(96, ATTEND_T5, ATTEND_LIST(ATTEND_D5), "48", "49", "50", "51", "52")
-ATTEND_WGMMA(112, ATTEND_T6, ATTEND_LIST(ATTEND_D6), "56", "57", "58", "59", "60")
-ATTEND_WGMMA(128, ATTEND_T7, ATTEND_LIST(ATTEND_D7), "64", "65", "66", "67", "68")
-ATTEND_WGMMA(192, ATTEND_T11, ATTEND_LIST(ATTEND_D11), "96", "97", "98", "99", "100")
-ATTEND_WGMMA(256, ATTEND_T15, ATTEND_LIST(ATTEND_D15), "128", "129", "130", "131", "132")
+ATTEND_WGMMA(64, ATTEND_T3, ATTEND_LIST(ATTEND_D3), "32", "33", "34", "35", "36", "37")
+ATTEND_WGMMA(80, ATTEND_T4, ATTEND_LIST(ATTEND_D4), "40", "41", "42", "43", "44", "45")
+ATTEND_WGMMA(96, ATTEND_T5, ATTEND_LIST(ATTEND_D5), "48", "49", "50", "51", "52", "53")
+ATTEND_WGMMA(112, ATTEND_T6, ATTEND_LIST(ATTEND_D6), "56", "57", "58", "59", "60", "61")
+ATTEND_WGMMA(128, ATTEND_T7, ATTEND_LIST(ATTEND_D7), "64", "65", "66", "67", "68", "69")
+ATTEND_WGMMA(192, ATTEND_T11, ATTEND_LIST(ATTEND_D11), "96", "97", "98", "99", "100", "101")
+ATTEND_WGMMA(256, ATTEND_T15, ATTEND_LIST(ATTEND_D15), "128", "129", "130", "131", "132", "133")
 // clang-format on
 
 }  // namespace attend::cuda::sm90
