@@ -46,6 +46,7 @@ absl::Status CpuExecutor::Prepare(absl::Span<const AttentionTask> tasks) {
   bool enough = true;
   try {
     PlanBatch(tasks, rule_, &plan_);
+    MergeTiles();
     padded_.clear();
     for (size_t i = 0; i < tasks.size(); ++i) {
       head_dim = std::max(head_dim, tasks[i].head_dim());
@@ -61,6 +62,21 @@ absl::Status CpuExecutor::Prepare(absl::Span<const AttentionTask> tasks) {
   }
   if (!enough) return absl::ResourceExhaustedError("cpu: no memory for the batch's workspace");
   return absl::OkStatus();
+}
+
+void CpuExecutor::MergeTiles() {
+  const int64_t factor = std::clamp<int64_t>(plan_.items() / (int64_t{kItemsAThread} * threads_), 1,
+                                             kMaxTileRows / kTileRows);
+  if (factor == 1) return;
+  int64_t items = 0;
+  for (size_t place = 0; place < plan_.order.size(); ++place) {
+    TaskPlan& task = plan_.tasks[static_cast<size_t>(plan_.order[place])];
+    // Partial results are laid out by the tiles as they are.
+    if (task.chunks == 1) task.row_tiles = (task.row_tiles + factor - 1) / factor;
+    plan_.first_item[place] = items;
+    items += task.items();
+  }
+  plan_.first_item.back() = items;
 }
 
 void CpuExecutor::RunItems(absl::Span<const AttentionTask> tasks) {
@@ -110,9 +126,7 @@ void CpuExecutor::RunItem(absl::Span<const AttentionTask> tasks, int64_t item,
   tile.key_end = std::min(tile.key_begin + plan.chunk_keys, task.seqlen_k);
 
   if (plan.chunks == 1) {
-    const TileState state = scratch->state();
-    ComputeTile(table_, task, plan, tile, scratch, state);
-    FinishTile(table_, task, plan, tile, state);
+    RunTile(table_, task, plan, tile, scratch);
     return;
   }
   ComputeTile(table_, task, plan, tile, scratch, partials_.At(plan, index, tile_index, chunk));

@@ -29,6 +29,8 @@ class CpuExecutor final : public Executor {
 
  private:
   absl::Status Prepare(absl::Span<const AttentionTask> tasks);
+  // Fewer and larger tiles where there are plenty.
+  void MergeTiles();
   void RunItems(absl::Span<const AttentionTask> tasks);
   void RunItem(absl::Span<const AttentionTask> tasks, int64_t item, TileScratch* scratch);
   double SecondsSinceEpoch() const;

@@ -41,39 +41,44 @@ RowResult Resolve(float maximum, float sum, const float* sink, bool wants_lse) {
 
 }  // namespace
 
-void FinishTile(const KernelTable& table, const AttentionTask& task, const TaskPlan& plan,
-                const Tile& tile, const TileState& state) {
+void FinishStrip(const KernelTable& table, const AttentionTask& task, const TaskPlan& plan,
+                 const Tile& tile, int strip, const TileState& state) {
   const TileRows rows(task, plan, tile.head);
   const Strips strips = StripsOf(table, tile.rows());
-  const int64_t columns = PaddedColumns(table, task.head_dim_v());
-  for (int strip = 0; strip < strips.count; ++strip) {
-    const int first = strips.begin(strip);
-    float factors[kMaxStripRows];
-    bool empty[kMaxStripRows];
-    void* out[kMaxStripRows];
-    FinishArgs args;
-    args.rows = strips.begin(strip + 1) - first;
-    for (int r = 0; r < args.rows; ++r) {
-      const int64_t row = tile.row_begin + first + r;
-      const int64_t head = rows.head(row);
-      const int64_t query = rows.query(row);
-      const float* sink = task.sinks.absent() ? nullptr : task.sinks.data + head;
-      const RowResult result =
-          Resolve(state.maximum[first + r], state.sum[first + r], sink, !task.lse.absent());
-      factors[r] = result.factor;
-      empty[r] = result.empty;
-      if (!task.lse.absent()) {
-        task.lse.data[head * task.lse.head_stride + query] = static_cast<float>(result.lse);
-      }
-      out[r] = static_cast<std::byte*>(task.o.data) +
-               (query * task.o.row_stride + head * task.o.head_stride) * ByteSize(task.o.dtype);
+  const int first = strips.begin(strip);
+  float factors[kMaxStripRows];
+  bool empty[kMaxStripRows];
+  void* out[kMaxStripRows];
+  FinishArgs args;
+  args.rows = strips.begin(strip + 1) - first;
+  for (int r = 0; r < args.rows; ++r) {
+    const int64_t row = tile.row_begin + first + r;
+    const int64_t head = rows.head(row);
+    const int64_t query = rows.query(row);
+    const float* sink = task.sinks.absent() ? nullptr : task.sinks.data + head;
+    const RowResult result =
+        Resolve(state.maximum[first + r], state.sum[first + r], sink, !task.lse.absent());
+    factors[r] = result.factor;
+    empty[r] = result.empty;
+    if (!task.lse.absent()) {
+      task.lse.data[head * task.lse.head_stride + query] = static_cast<float>(result.lse);
     }
-    args.o = state.o + first * columns;
-    args.columns = static_cast<int>(task.head_dim_v());
-    args.factors = factors;
-    args.empty = empty;
-    args.out = out;
-    table.dtypes[static_cast<int>(task.dtype())].finish(args);
+    out[r] = static_cast<std::byte*>(task.o.data) +
+             (query * task.o.row_stride + head * task.o.head_stride) * ByteSize(task.o.dtype);
+  }
+  args.o = state.o + first * PaddedColumns(table, task.head_dim_v());
+  args.columns = static_cast<int>(task.head_dim_v());
+  args.factors = factors;
+  args.empty = empty;
+  args.out = out;
+  table.dtypes[static_cast<int>(task.dtype())].finish(args);
+}
+
+void FinishTile(const KernelTable& table, const AttentionTask& task, const TaskPlan& plan,
+                const Tile& tile, const TileState& state) {
+  const int strips = StripsOf(table, tile.rows()).count;
+  for (int strip = 0; strip < strips; ++strip) {
+    FinishStrip(table, task, plan, tile, strip, state);
   }
 }
 

@@ -35,6 +35,15 @@ struct ScoreOptions {
   StorageIndex bias_type;
 };
 
+// Rows to bring into L2 while a strip computes: `rows` of them, `bytes` each, `stride` bytes apart.
+struct FetchRows {
+  const void* data;
+  int64_t stride;
+  int bytes;
+  int rows;
+};
+inline constexpr int kMostFetches = 4;
+
 // One strip of query rows against one block of keys: scores, online softmax, values.
 struct StripArgs {
   int rows;     // 1 to strip_rows
@@ -64,6 +73,9 @@ struct StripArgs {
   float* maximum;
   float* sum;
   float* o;
+
+  const FetchRows* fetches;  // packed only
+  int fetch_count;
 
   float* scores;  // [strip_rows][key_block + kScorePadding]
 };

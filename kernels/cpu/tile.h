@@ -21,7 +21,7 @@ PlanRule PlanRuleOf(const KernelTable& table);
 struct Tile {
   int64_t head = 0;
   int64_t row_begin = 0;
-  int64_t row_end = 0;  // at most kTileRows more
+  int64_t row_end = 0;  // at most kMaxTileRows more
   int64_t key_begin = 0;
   int64_t key_end = 0;
   int rows() const { return static_cast<int>(row_end - row_begin); }
@@ -63,24 +63,35 @@ class TileScratch {
  private:
   friend class TileComputation;
 
+  struct PackedBlock {
+    float* keys = nullptr;
+    float* values = nullptr;
+  };
+
   AlignedBuffer buffer_;
   float* queries_ = nullptr;
-  float* keys_ = nullptr;
-  float* values_ = nullptr;
+  PackedBlock packed_[2];  // the block in use and the next
   float* scores_ = nullptr;
   float* o_ = nullptr;
-  alignas(kCacheLine) float maximum_[kTileRows];
-  float sum_[kTileRows];
-  int64_t visible_begin_[kTileRows];
-  int64_t visible_end_[kTileRows];
-  bool started_[kTileRows];  // by strip: its output sums hold something
+  alignas(kCacheLine) float maximum_[kMaxTileRows];
+  float sum_[kMaxTileRows];
+  int64_t visible_begin_[kMaxTileRows];
+  int64_t visible_end_[kMaxTileRows];
+  bool started_[kMaxTileRows];  // by strip: its output sums hold something
 };
 
 // Fills `state` with the tile's keys, from nothing. Sinks are not in it.
 void ComputeTile(const KernelTable& table, const AttentionTask& task, const TaskPlan& plan,
                  const Tile& tile, TileScratch* scratch, const TileState& state);
 
-// Writes output rows and LSE of a tile whose keys are all in `state`; adds the sinks.
+// Computes and writes a tile that sees all of its task's keys.
+void RunTile(const KernelTable& table, const AttentionTask& task, const TaskPlan& plan,
+             const Tile& tile, TileScratch* scratch);
+
+// Writes output rows and LSE of a strip, or of a tile, whose keys are all in `state`; adds the
+// sinks.
+void FinishStrip(const KernelTable& table, const AttentionTask& task, const TaskPlan& plan,
+                 const Tile& tile, int strip, const TileState& state);
 void FinishTile(const KernelTable& table, const AttentionTask& task, const TaskPlan& plan,
                 const Tile& tile, const TileState& state);
 
