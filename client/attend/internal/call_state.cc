@@ -71,10 +71,14 @@ void CallState::OnOutcome(Outcome outcome) {
   }
   const auto remaining = deadline_ - std::chrono::steady_clock::now();
   const std::optional<std::chrono::nanoseconds> delay =
-      cancelled_ ? std::nullopt : RetryDelay(*retry_, outcome.error, attempts, remaining, Chance());
+      RetryDelay(*retry_, outcome.error, attempts, remaining, Chance());
   if (!delay.has_value()) {
     lock.unlock();
     return Finish(StatusOf(outcome.error, attempts));
+  }
+  if (cancelled_) {  // what would have been tried again ends by the cancellation
+    lock.unlock();
+    return FinishCancelled(attempts);
   }
   // Set under the lock: a cancellation either comes before and is seen above, or finds the alarm.
   backoff_ = std::make_unique<grpc::Alarm>();
@@ -85,12 +89,22 @@ void CallState::OnOutcome(Outcome outcome) {
 void CallState::OnBackoffEnd() {
   bool cancelled = false;
   int attempts = 0;
+  // The alarm holds this callback, which holds this object: kept, they would keep each other.
+  std::unique_ptr<grpc::Alarm> alarm;
   {
     std::lock_guard lock(mutex_);
+    alarm = std::move(backoff_);
     cancelled = cancelled_;
     attempts = attempts_;
   }
-  if (!cancelled) return Try();
+  if (cancelled) {
+    FinishCancelled(attempts);
+  } else {
+    Try();
+  }
+}
+
+void CallState::FinishCancelled(int attempts) {
   AttemptError error;
   error.code = absl::StatusCode::kCancelled;
   error.message = "cancelled by the caller";

@@ -34,6 +34,7 @@ class CallState : public std::enable_shared_from_this<CallState> {
   void OnOutcome(Outcome outcome);
   void OnBackoffEnd();
   void Finish(absl::StatusOr<AttendResult> result);
+  void FinishCancelled(int attempts);
   absl::Status StatusOf(const AttemptError& error, int attempts) const;
 
   Transport* const transport_;

@@ -40,9 +40,11 @@ class Stream : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer
   static absl::StatusOr<std::shared_ptr<Stream>> Open(ChannelPool::Slot* slot,
                                                       const ChannelPool& channels) {
     auto stream = std::make_shared<Stream>();
-    if (absl::Status status = channels.Prepare(&stream->context_); !status.ok()) return status;
+    if (absl::Status status = channels.Prepare(stream->context_.get()); !status.ok()) {
+      return status;
+    }
     stream->self_ = stream;
-    slot->stub.PrepareBidiStreamingCall(&stream->context_, kMethod, {}, stream.get());
+    slot->stub.PrepareBidiStreamingCall(stream->context_.get(), kMethod, {}, stream.get());
     stream->AddHold();  // for writes that start outside reactions; dropped when reading ends
     stream->StartRead(&stream->incoming_);
     stream->StartCall();
@@ -84,8 +86,9 @@ class Stream : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer
     End(std::move(*waiting), std::move(error));
   }
 
+  // Returns when gRPC holds nothing of it any more.
   void Close() {
-    context_.TryCancel();
+    Cancel();
     std::unique_lock lock(mutex_);
     done_changed_.wait(lock, [this] { return done_; });
   }
@@ -94,8 +97,21 @@ class Stream : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer
     std::lock_guard lock(mutex_);
     return ended_;
   }
+  bool done() {
+    std::lock_guard lock(mutex_);
+    return done_;
+  }
 
  private:
+  void Cancel() {
+    std::shared_ptr<grpc::ClientContext> context;
+    {
+      std::lock_guard lock(mutex_);
+      context = context_;
+    }
+    if (context != nullptr) context->TryCancel();
+  }
+
   void OnWriteDone(bool ok) override {
     std::lock_guard lock(mutex_);
     writing_ = false;
@@ -123,7 +139,7 @@ class Stream : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer
     incoming_.Clear();
     StartRead(&incoming_);
     if (!reply.ok()) {
-      context_.TryCancel();  // out of step with the server: nothing after this can be trusted
+      Cancel();  // out of step with the server: nothing after this can be trusted
       return;
     }
     if (!waiting.has_value()) return;  // abandoned before
@@ -146,13 +162,16 @@ class Stream : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer
       ended_ = true;
       left.swap(waiting_);
     }
-    AttemptError error = ReadError(status, context_.GetServerTrailingMetadata());
+    AttemptError error = ReadError(status, context_->GetServerTrailingMetadata());
     // A stream that ends well with requests on it (the server drains) has not answered them.
     if (status.ok())
       error = LocalError(absl::StatusCode::kUnavailable, "the server ended the stream");
     for (auto& [id, waiting] : left) End(std::move(waiting), error);
     const std::shared_ptr<Stream> self = std::move(self_);  // may be the last reference
     std::lock_guard lock(mutex_);
+    // Before the client can end: the context holds the channel, and on gRPC's own thread, which
+    // runs this, a channel must never be the last of its process to go.
+    context_.reset();
     done_ = true;
     done_changed_.notify_all();
   }
@@ -185,7 +204,7 @@ class Stream : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer
     Finish(std::move(waiting), std::move(outcome));
   }
 
-  grpc::ClientContext context_;
+  std::shared_ptr<grpc::ClientContext> context_ = std::make_shared<grpc::ClientContext>();
   grpc::ByteBuffer incoming_;
   std::shared_ptr<Stream> self_;
 
@@ -223,6 +242,7 @@ class StreamTransport : public Transport {
     for (const std::shared_ptr<Stream>& stream : streams_) {
       if (stream != nullptr) stream->Close();
     }
+    for (const std::shared_ptr<Stream>& stream : retired_) stream->Close();
   }
 
   std::shared_ptr<Attempt> Start(const EncodedRequest& request, const Destinations& destinations,
@@ -271,6 +291,8 @@ class StreamTransport : public Transport {
     if (stream == nullptr || stream->ended()) {
       absl::StatusOr<std::shared_ptr<Stream>> opened = Stream::Open(slot, *channels_);
       if (!opened.ok()) return opened.status();
+      std::erase_if(retired_, [](const auto& old) { return old->done(); });
+      if (stream != nullptr) retired_.push_back(std::move(stream));
       stream = *std::move(opened);
     }
     return stream;
@@ -280,7 +302,9 @@ class StreamTransport : public Transport {
   const std::shared_ptr<BufferPool> buffers_;
   std::atomic<uint64_t> next_id_{1};
   std::mutex mutex_;
-  std::vector<std::shared_ptr<Stream>> streams_;  // guarded by mutex_; one a channel
+  // Guarded by mutex_.
+  std::vector<std::shared_ptr<Stream>> streams_;  // one a channel
+  std::vector<std::shared_ptr<Stream>> retired_;  // ended, and perhaps not yet done
 };
 
 }  // namespace

@@ -1,3 +1,5 @@
+#include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 
@@ -19,32 +21,46 @@ class UnaryAttempt : public Attempt {
   static void Run(const std::shared_ptr<UnaryAttempt>& self, const EncodedRequest& request,
                   const ChannelPool& channels, BufferPool& buffers,
                   std::chrono::system_clock::time_point deadline) {
-    self->context_.set_deadline(deadline);
-    if (absl::Status status = channels.Prepare(&self->context_); !status.ok()) {
+    grpc::ClientContext* const context = self->context_.get();  // not touched once the call runs
+    context->set_deadline(deadline);
+    if (absl::Status status = channels.Prepare(context); !status.ok()) {
       return self->Finish(Failed(status));
     }
     absl::StatusOr<grpc::ByteBuffer> message = request.Message(buffers, std::nullopt);
     if (!message.ok()) return self->Finish(Failed(message.status()));
     self->message_.Swap(&*message);
-    self->slot_->stub.UnaryCall(&self->context_, kMethod, {}, &self->message_, &self->reply_,
+    self->slot_->stub.UnaryCall(context, kMethod, {}, &self->message_, &self->reply_,
                                 [self](const grpc::Status& status) { self->OnDone(status); });
     // gRPC holds its own reference; without ours the buffer is free as soon as it has been sent.
     self->message_.Clear();
   }
 
-  void Cancel() override { context_.TryCancel(); }
+  void Cancel() override {
+    std::shared_ptr<grpc::ClientContext> context;
+    {
+      std::lock_guard lock(mutex_);
+      context = context_;
+    }
+    if (context != nullptr) context->TryCancel();
+  }
 
  private:
   void OnDone(const grpc::Status& status) {
     Outcome outcome;
     if (!status.ok()) {
-      outcome.error = ReadError(status, context_.GetServerTrailingMetadata());
+      outcome.error = ReadError(status, context_->GetServerTrailingMetadata());
     } else if (auto result = DecodeResponse(&reply_, destinations_); result.ok()) {
       outcome.result = *std::move(result);
     } else {
       outcome = Failed(result.status());
     }
     reply_.Clear();
+    // Before the client can end: the context holds the channel, and on gRPC's own thread, which
+    // runs this, a channel must never be the last of its process to go.
+    {
+      std::lock_guard lock(mutex_);
+      context_.reset();
+    }
     Finish(std::move(outcome));
   }
 
@@ -57,7 +73,8 @@ class UnaryAttempt : public Attempt {
   ChannelPool::Slot* const slot_;
   const Destinations destinations_;
   Transport::Done done_;
-  grpc::ClientContext context_;
+  std::mutex mutex_;
+  std::shared_ptr<grpc::ClientContext> context_ = std::make_shared<grpc::ClientContext>();
   grpc::ByteBuffer message_;
   grpc::ByteBuffer reply_;
 };
