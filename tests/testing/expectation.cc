@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/reference/number_formats.h"
+#include "tests/testing/rounding.h"
 
 namespace attend::testing {
 namespace {
@@ -28,36 +29,42 @@ std::vector<float> HeadAsFloats(const TensorView& view, int64_t head, int64_t ro
   return values;
 }
 
-// Of fp32 and of the probabilities in the dtype: half a rounding step at 1.
-constexpr double kFloatRounding = 0x1p-24;
-double ProbabilityRounding(DType dtype) { return reference::RoundingStep(1, dtype) / 2; }
-
 // One row of one head, with the buffers that rows share.
 struct PlainRow {
-  PlainRow(const AttentionTask& plain_task)
+  explicit PlainRow(const AttentionTask& plain_task)
       : task(plain_task),
         query(static_cast<size_t>(task.head_dim())),
         scores(static_cast<size_t>(task.seqlen_k)),
+        variances(scores.size()),
         sums(static_cast<size_t>(task.head_dim_v())),
-        squares(sums.size()),
-        spreads(sums.size()) {}
+        columns(sums.size()) {}
 
   void Compute(int64_t head, int64_t row, double* o);
 
   const AttentionTask& task;
   std::vector<float> k, v;  // of the head's kv head
-  std::vector<float> query, scores, sums, squares, spreads;
   float lse = -kInfinity;
   double o_noise = 0, lse_noise = 0;
 
  private:
-  float ComputeScores(int64_t head, int64_t row);
-  void EstimateNoise(float score_noise, const double* o);
+  void ComputeScores(int64_t head, int64_t row);
+  void EstimateNoise(float maximum, float sum, float sink, const double* o);
+
+  std::vector<float> query, scores;
+  std::vector<double> variances;  // of the scores
+  std::vector<float> sums;
+  // Of one output.
+  struct Column {
+    double score_variance = 0;                               // from errors of scores
+    double probability_variance = 0, probability_error = 0;  // of the probabilities' own
+    double squares = 0;                                      // of the terms summed
+  };
+  std::vector<Column> columns;
 };
 
-// Fills `scores`, with -infinity where masked; returns the error that summing leaves in them.
-float PlainRow::ComputeScores(int64_t head, int64_t row) {
-  float largest = 0;  // sum of |q| |k| over the columns
+// Fills `scores`, with -infinity where masked, and the variances of their errors.
+void PlainRow::ComputeScores(int64_t head, int64_t row) {
+  const int64_t depth = task.head_dim();
   for (int64_t j = 0; j < task.seqlen_k; ++j) {
     float& score = scores[static_cast<size_t>(j)];
     score = -kInfinity;
@@ -69,48 +76,69 @@ float PlainRow::ComputeScores(int64_t head, int64_t row) {
                       head * task.bias.head_stride + row * task.bias.row_stride + j));
       if (bias == -kInfinity) continue;
     }
-    float product = 0, magnitude = 0;
-    for (int64_t c = 0; c < task.head_dim(); ++c) {
-      const float term =
-          query[static_cast<size_t>(c)] * k[static_cast<size_t>(j * task.head_dim() + c)];
+    float product = 0;
+    double term_squares = 0;
+    const float* key = k.data() + j * depth;
+    for (int64_t c = 0; c < depth; ++c) {
+      const float term = query[static_cast<size_t>(c)] * key[c];
       product += term;
-      magnitude += std::fabs(term);
+      term_squares += static_cast<double>(term) * static_cast<double>(term);
     }
-    largest = std::max(largest, magnitude);
     score = task.softmax_scale * product;
     if (task.softcap > 0) score = task.softcap * std::tanh(score / task.softcap);
-    score += bias;
-    if (!task.alibi_slopes.absent()) {
-      score -= task.alibi_slopes.data[head] *
-               static_cast<float>(std::abs(row + task.seqlen_k - task.seqlen_q - j));
+    ScoreRounding rounding(task, static_cast<double>(product), term_squares);
+    if (!task.bias.absent()) {
+      score += bias;
+      rounding.Add(static_cast<double>(bias), 0);
     }
+    if (!task.alibi_slopes.absent()) {
+      const float term = task.alibi_slopes.data[head] *
+                         static_cast<float>(std::abs(row + task.seqlen_k - task.seqlen_q - j));
+      score -= term;
+      rounding.Add(-static_cast<double>(term), static_cast<double>(term * term));
+    }
+    variances[static_cast<size_t>(j)] = rounding.variance();
   }
-  // Summing in some order leaves about one rounding of the sum of magnitudes; twice is likely.
-  return static_cast<float>(2 * kFloatRounding) * largest * std::fabs(task.softmax_scale);
 }
 
-// First-order effect of errors in the scores and in the rounded probabilities, which stand in
-// `scores`.
-void PlainRow::EstimateNoise(float score_noise, const double* o) {
-  std::fill(squares.begin(), squares.end(), 0.0f);
-  std::fill(spreads.begin(), spreads.end(), 0.0f);
+// From the probabilities in `scores`, to first order; see rounding.h.
+void PlainRow::EstimateNoise(float maximum, float sum, float sink, const double* o) {
+  std::fill(columns.begin(), columns.end(), Column());
+  double lse_variance = static_cast<double>(lse) * static_cast<double>(lse);
+  int64_t keys = 0;
   for (int64_t j = 0; j < task.seqlen_k; ++j) {
-    const float p = scores[static_cast<size_t>(j)];
+    const double p = static_cast<double>(scores[static_cast<size_t>(j)]);
     if (p == 0) continue;
+    ++keys;
+    const double score_variance = p * p * variances[static_cast<size_t>(j)];
+    const double own_variance = p * p * ProbabilityVariance(-std::log(p), task.dtype());
+    const double own_error = std::sqrt(own_variance);
+    lse_variance += score_variance;
     const float* value = v.data() + j * task.head_dim_v();
-    for (int64_t c = 0; c < task.head_dim_v(); ++c) {
-      squares[static_cast<size_t>(c)] += p * p * value[c] * value[c];
-      spreads[static_cast<size_t>(c)] += p * std::fabs(value[c] - static_cast<float>(o[c]));
+    for (size_t c = 0; c < columns.size(); ++c) {
+      const double x = static_cast<double>(value[c]);
+      const double spread = x - o[c];
+      columns[c].score_variance += score_variance * spread * spread;
+      columns[c].probability_variance += own_variance * x * x;
+      columns[c].probability_error += own_error * std::fabs(x);
+      columns[c].squares += p * p * x * x;
     }
   }
-  const double rounding = ProbabilityRounding(task.dtype());
-  o_noise = 0;
-  for (size_t c = 0; c < squares.size(); ++c) {
-    const double noise = rounding * std::sqrt(static_cast<double>(squares[c])) +
-                         static_cast<double>(score_noise) * static_cast<double>(spreads[c]);
-    if (noise > o_noise) o_noise = noise;
+  // A sink takes part of the sum as a key of value 0 does.
+  double sink_variance = 0;
+  if (sink > -kInfinity) {
+    const double p = static_cast<double>(std::exp(sink - maximum) / sum);
+    sink_variance = p * p * static_cast<double>(sink) * static_cast<double>(sink);
   }
-  lse_noise = score_noise;
+  o_noise = 0;
+  for (size_t c = 0; c < columns.size(); ++c) {
+    const Column& column = columns[c];
+    const double noise = LikelyError(column.score_variance + sink_variance * o[c] * o[c] +
+                                     SumVariance(keys, o[c], column.squares)) +
+                         LikelyError(column.probability_variance, column.probability_error);
+    o_noise = std::max(o_noise, noise);
+  }
+  lse_noise = LikelyError(lse_variance + sink_variance);
 }
 
 void PlainRow::Compute(int64_t head, int64_t row, double* o) {
@@ -122,7 +150,7 @@ void PlainRow::Compute(int64_t head, int64_t row, double* o) {
     query[static_cast<size_t>(c)] = static_cast<float>(LoadElement(
         task.q.data, task.q.dtype, row * task.q.row_stride + head * task.q.head_stride + c));
   }
-  const float score_noise = ComputeScores(head, row);
+  ComputeScores(head, row);
   float maximum = -kInfinity;
   for (const float score : scores) maximum = std::max(maximum, score);
   const float sink = task.sinks.absent() ? -kInfinity : task.sinks.data[head];
@@ -147,7 +175,7 @@ void PlainRow::Compute(int64_t head, int64_t row, double* o) {
   for (int64_t c = 0; c < task.head_dim_v(); ++c) {
     o[c] = reference::Rounded(sums[static_cast<size_t>(c)], task.dtype());
   }
-  EstimateNoise(score_noise, o);
+  EstimateNoise(maximum, sum, sink, o);
 }
 
 }  // namespace
@@ -181,17 +209,18 @@ Expectation ExpectRows(const AttentionTask& task, absl::Span<const int64_t> head
   expected.answer = reference::ComputeRows(task, heads, rows);
   const Answer& answer = expected.answer;
   const bool fp32 = task.dtype() == DType::kF32;
-  expected.lse_bound = fp32 ? 1e-5 : 1e-4;
   const PlainAnswer plain = PlainAttention(task, answer);
   const double times = task.softcap > 0 && !fp32 ? 3 : 2;
   size_t at = 0;
   for (size_t h = 0; h < answer.heads.size(); ++h) {
-    double error = 0, lse_error = 0, largest = 0;
+    double error = 0, largest = 0;
     for (size_t i = 0; i < answer.rows.size(); ++i, ++at) {
+      expected.lse_bound.push_back(0);
       if (answer.tainted[at] != 0 || answer.max_score[at] == -kInfinity) continue;
+      expected.lse_bound.back() =
+          std::max((fp32 ? 1e-5 : 1e-4) * std::max(1.0, std::fabs(answer.max_score[at])),
+                   2 * plain.lse_noise[at]);
       error = std::max(error, plain.o_noise[at]);
-      lse_error =
-          std::max({lse_error, plain.lse_noise[at], std::fabs(plain.lse[at] - answer.lse[at])});
       for (int64_t c = 0; c < task.head_dim_v(); ++c) {
         const size_t element = at * static_cast<size_t>(task.head_dim_v()) + static_cast<size_t>(c);
         error = std::max(error, std::fabs(plain.o[element] - answer.o[element]));
@@ -201,7 +230,6 @@ Expectation ExpectRows(const AttentionTask& task, absl::Span<const int64_t> head
     expected.o_bound.push_back(fp32 ? std::max(times * error, 1e-5 * largest)
                                     : times * error +
                                           reference::RoundingStep(largest, task.dtype()));
-    expected.lse_floor.push_back(2 * lse_error);
   }
   return expected;
 }
@@ -258,9 +286,7 @@ Expectation Expect(const AttentionTask& task) {
       if (reads_nothing) {
         judge(lse == want_lse ? 0 : 1, 0, lse, want_lse, "lse", h, i, 0);
       } else {
-        const double size = std::max({1.0, std::fabs(answer.max_score[at]), std::fabs(want_lse)});
-        const double bound = std::max(expected.lse_bound * size, expected.lse_floor[h]);
-        judge(std::fabs(lse - want_lse), bound, lse, want_lse, "lse", h, i, 0);
+        judge(std::fabs(lse - want_lse), expected.lse_bound[at], lse, want_lse, "lse", h, i, 0);
       }
     }
   }
