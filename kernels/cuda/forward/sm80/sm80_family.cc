@@ -2,15 +2,13 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstring>
-#include <type_traits>
 
 #include "kernels/cuda/forward/kernel_names.h"
 #include "kernels/cuda/forward/sm80/sm80_config.h"
 #include "kernels/cuda/forward/sm80/sm80_kernels.h"
 #include "kernels/cuda/forward/sm80/sm80_params.h"
-#include "kernels/cuda/forward/sm80/sm80_rules.h"
+#include "kernels/cuda/forward/sm80/sm80_variant.h"
 #include "kernels/plan.h"
 
 namespace attend::cuda {
@@ -30,105 +28,6 @@ constexpr int64_t kMaxItems = INT32_MAX;
 // A grid's x dimension.
 constexpr int64_t kMaxBlocks = INT32_MAX;
 constexpr int64_t kMaxVectors = kMaxBlocks * kVectorWarps;
-
-// Scales beyond these could overflow or vanish when folded into the exponent.
-constexpr float kSmallestFoldedScale = 1e-30f;
-constexpr float kLargestFoldedScale = 1e30f;
-
-enum class Kind : uint32_t { kTile, kDecode, kFp32 };
-
-// A variant's bits.
-struct Variant16 {
-  Kind kind = Kind::kTile;
-  uint32_t element = 0;
-  uint32_t size = 0;  // index into kTileColumns
-  bool options = false;
-  uint32_t Encode() const {
-    return static_cast<uint32_t>(kind) << 8 | element << 4 | size << 1 | (options ? 1u : 0u);
-  }
-  static Variant16 Decode(uint32_t bits) {
-    return {static_cast<Kind>(bits >> 8), bits >> 4 & 15, bits >> 1 & 7, (bits & 1) != 0};
-  }
-};
-
-int64_t Group(const AttentionTask& task) {
-  return task.heads_k() == 0 ? 1 : task.heads_q() / task.heads_k();
-}
-
-Variant16 VariantOf(const AttentionTask& task) {
-  Variant16 variant;
-  variant.element = static_cast<uint32_t>(task.dtype());
-  const int64_t columns = std::max(task.head_dim(), task.head_dim_v());
-  while (kTileColumns[variant.size] < columns) ++variant.size;
-  if (task.dtype() == DType::kF32) {
-    variant.kind = Kind::kFp32;
-  } else if (task.seqlen_q * Group(task) <= kDecodeRows) {
-    variant.kind = Kind::kDecode;
-  }
-  const float scale = task.softmax_scale;
-  variant.options = task.softcap > 0 || !task.bias.absent() || !task.alibi_slopes.absent() ||
-                    !(scale >= kSmallestFoldedScale && scale <= kLargestFoldedScale);
-  return variant;
-}
-
-PlanRule RuleOf(const Variant16& variant) {
-  switch (variant.kind) {
-    case Kind::kDecode:
-      return DecodeRule();
-    case Kind::kFp32:
-      return TileRule(Fp32Config<64>::kRows);
-    case Kind::kTile:
-      break;
-  }
-  return TileRule(kTileColumns[variant.size] == 256 ? TileConfig<256>::kRows
-                                                    : TileConfig<128>::kRows);
-}
-static_assert(TileConfig<64>::kRows == TileConfig<128>::kRows);
-static_assert(Fp32Config<64>::kRows == Fp32Config<128>::kRows &&
-              Fp32Config<64>::kRows == Fp32Config<256>::kRows);
-
-template <Element kElement>
-KernelFunction Function16(const Variant16& v) {
-  const bool tile = v.kind == Kind::kTile;
-  switch (kTileColumns[v.size]) {
-    case 64:
-      return tile ? TileKernelFunction<kElement, 64>(v.options)
-                  : DecodeKernelFunction<kElement, 64>(v.options);
-    case 128:
-      return tile ? TileKernelFunction<kElement, 128>(v.options)
-                  : DecodeKernelFunction<kElement, 128>(v.options);
-    default:
-      return tile ? TileKernelFunction<kElement, 256>(v.options)
-                  : DecodeKernelFunction<kElement, 256>(v.options);
-  }
-}
-
-KernelFunction FunctionOf(const Variant16& v) {
-  if (v.kind == Kind::kFp32) {
-    switch (kTileColumns[v.size]) {
-      case 64:
-        return Fp32KernelFunction<64>(v.options);
-      case 128:
-        return Fp32KernelFunction<128>(v.options);
-      default:
-        return Fp32KernelFunction<256>(v.options);
-    }
-  }
-  return static_cast<DType>(v.element) == DType::kF16 ? Function16<Element::kF16>(v)
-                                                      : Function16<Element::kBF16>(v);
-}
-
-std::string_view NameOf(Kind kind) {
-  switch (kind) {
-    case Kind::kDecode:
-      return kDecodeSm80Name;
-    case Kind::kFp32:
-      return kForwardFp32Name;
-    case Kind::kTile:
-      break;
-  }
-  return kForwardSm80Name;
-}
 
 // Columns of a repacked tensor: whole pieces of 16 bytes.
 int64_t PaddedColumns(const TensorView& view) {
@@ -207,14 +106,14 @@ class Sm80Family final : public ForwardFamily {
                             cudaStream_t stream, std::string_view name,
                             std::vector<KernelLaunches>* launches);
 
-  Variant16 variant_;
+  sm80::Variant variant_;
   BatchPlan plan_;
   Table merge_, pad_, repack_;
   std::vector<Repack> repacks_;
   std::vector<size_t> partial_o_at_, partial_lse_at_;  // in the workspace, by place in the launch
   size_t tasks_at_ = 0, first_item_at_ = 0, repacks_at_ = 0;
-  std::byte* upload_ = nullptr;           // on the device
-  std::array<bool, 1024> prepared_ = {};  // by variant: may use its shared memory
+  std::byte* upload_ = nullptr;                       // on the device
+  std::array<bool, kEncodedVariants> prepared_ = {};  // by variant: may use its shared memory
 };
 
 void Sm80Family::AddRepack(const TensorView& view, int64_t rows, int32_t place,
