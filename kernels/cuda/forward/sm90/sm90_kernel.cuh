@@ -53,7 +53,7 @@ struct MathWarpgroup {
   float exponent_scale, lag;
   int32_t careful = 0;  // stale policy: the last block's maximum rose, or is large; look at the
                         // next block's first
-  int32_t large = 0;  // see TooLargeToFuse
+  int32_t large = 0;    // see TooLargeToFuse
   Rescale rescale;
   bool must_rescale = false;
   int32_t started = 0;  // 0: the next product of P and V overwrites O
