@@ -66,6 +66,9 @@ void AddLimits(ServerOptions* o, OptionTable* table) {
   const std::string group = "Limits";
   table->Add("max-receive-message-bytes", &o->grpc.max_receive_message_bytes, Unit::kBytes, 1024,
              kMostInt, group, "largest request message");
+  table->Add("max-receive-buffer-bytes", &o->grpc.max_receive_buffer_bytes, Unit::kBytes, 0,
+             kMost64, group,
+             "memory for all messages on their way in; 0: eight of the largest messages");
   table->Add("max-in-flight-requests", &o->engine.max_in_flight_requests, Unit::kCount, 1,
              int64_t{1} << 24, group, "requests accepted and not yet answered, for each device");
   table->Add("max-in-flight-bytes", &o->engine.max_in_flight_bytes, Unit::kBytes, 256, kMost64,
@@ -160,6 +163,7 @@ absl::StatusOr<CommandLine> ParseCommandLine(absl::Span<const std::string> args,
   absl::Status status = MakeOptionTable(&line.options).Parse(args, get_env);
   if (status.ok()) status = ParseDevices(line.options.devices).status();
   if (status.ok()) status = Validate(line.options.engine);
+  if (status.ok()) status = Validate(line.options.grpc);
   if (status.ok()) status = Validate(line.options.security);
   if (!status.ok()) return status;
   return line;

@@ -9,6 +9,7 @@
 #include "google/protobuf/stubs/logging.h"
 #include "grpc/support/log.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
+#include "grpcpp/resource_quota.h"
 #include "grpcpp/server_builder.h"
 
 namespace attend {
@@ -22,9 +23,22 @@ int BoundedInt(int64_t value) {
   return static_cast<int>(std::min<int64_t>(value, std::numeric_limits<int>::max()));
 }
 
+int64_t ReceiveBufferBytes(const GrpcServerOptions& options) {
+  if (options.max_receive_buffer_bytes > 0) return options.max_receive_buffer_bytes;
+  return std::max(8 * options.max_receive_message_bytes, int64_t{64} << 20);
+}
+
 void (*log_sink)(int, const char*) = nullptr;
 
 }  // namespace
+
+absl::Status Validate(const GrpcServerOptions& options) {
+  if (ReceiveBufferBytes(options) / 2 >= options.max_receive_message_bytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("max_receive_buffer_bytes is ", options.max_receive_buffer_bytes,
+                   ", but must hold two messages of max_receive_message_bytes, ",
+                   options.max_receive_message_bytes));
+}
 
 absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
     const GrpcServerOptions& options, std::shared_ptr<grpc::ServerCredentials> credentials,
@@ -35,6 +49,9 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.SetMaxReceiveMessageSize(BoundedInt(options.max_receive_message_bytes));
   builder.SetMaxSendMessageSize(-1);
+  grpc::ResourceQuota memory("receive buffers");
+  memory.Resize(static_cast<size_t>(ReceiveBufferBytes(options)));
+  builder.SetResourceQuota(memory);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_streams_per_connection);
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, BoundedInt(options.max_metadata_bytes));
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,

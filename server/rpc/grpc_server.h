@@ -23,6 +23,12 @@ struct GrpcServerOptions {
   // gRPC holds a whole message before anyone can refuse it, so this is no larger than the service
   // needs: 256 MiB is q, k and v of 10,000 rows of 32 heads of 128 in 16 bits.
   int64_t max_receive_message_bytes = int64_t{256} << 20;
+  // What all messages on their way in may hold, whoever sends them. Above it gRPC closes
+  // connections without calls and then resets calls of its choice (RESOURCE_EXHAUSTED at the
+  // client) until what is left fits, so it is no share for ordinary days, only a guard against many
+  // slow senders; a sudden flood passes it for the moment that gRPC needs to react. 0: eight of the
+  // largest messages, and no less than 64 MiB.
+  int64_t max_receive_buffer_bytes = 0;
   int max_streams_per_connection = 1024;  // calls at once; more wait at the client
   int64_t max_metadata_bytes = 16 << 10;  // headers of one call
 
@@ -40,6 +46,9 @@ struct GrpcServerOptions {
 
   bool reflection = true;
 };
+
+// OK, or INVALID_ARGUMENT: a buffer that does not hold two of the largest messages.
+absl::Status Validate(const GrpcServerOptions& options);
 
 class GrpcServer {
  public:

@@ -6,18 +6,17 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <random>
 #include <string>
 
 #include "cli/workload.h"
+#include "tests/testing/random.h"
 
 namespace attend::cli {
 
-// Kept with the test's result; name it in messages.
+// Another one for each test, all from the seed of the run.
 inline uint64_t FreshSeed() {
-  const uint64_t seed = (uint64_t{std::random_device{}()} << 32) | std::random_device{}();
-  ::testing::Test::RecordProperty("seed", std::to_string(seed));
-  return seed;
+  return testing::MixSeed(testing::TestSeed(),
+                          ::testing::UnitTest::GetInstance()->current_test_info()->name());
 }
 
 inline Choice ParseChoice(const char* text) {

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <random>
 #include <thread>
 
 #include <google/protobuf/stubs/logging.h>
@@ -18,6 +17,7 @@
 #include "attend/v1/attention.pb.h"
 #include "tests/client/fake_service.h"
 #include "tests/client/values.h"
+#include "tests/testing/random.h"
 
 namespace attend::client {
 namespace {
@@ -104,13 +104,13 @@ TEST(StatusDetailsTest, ReadsDetails) {
 
 TEST(StatusDetailsTest, SurvivesGarbage) {
   const google::protobuf::LogSilencer silencer;  // of text that is no UTF-8
-  std::mt19937_64 generator{std::random_device{}()};
+  testing::Random random(testing::MixSeed(testing::TestSeed(), "garbage"));
   std::string good =
       RichError(grpc::StatusCode::UNAVAILABLE, "m", "R", "f", 5, "id").error_details();
   for (int i = 0; i < 2000; ++i) {
     std::string bytes = good;
-    bytes[generator() % bytes.size()] = static_cast<char>(generator());
-    if (i % 3 == 0) bytes.resize(generator() % bytes.size());
+    bytes[random.Next() % bytes.size()] = static_cast<char>(random.Next());
+    if (i % 3 == 0) bytes.resize(random.Next() % bytes.size());
     const AttemptError error = ReadError(14, "m", bytes, "");
     EXPECT_EQ(error.code, absl::StatusCode::kUnavailable);
     EXPECT_GE(error.details.retry_after.value_or(milliseconds(0)).count(), 0);
@@ -134,6 +134,13 @@ TEST(StatusDetailsTest, TellsTooLargeFromTooBusy) {
   EXPECT_TRUE(large.retry_forbidden);
   EXPECT_THAT(large.message, HasSubstr("(9 vs. 4)"));
   EXPECT_FALSE(ReadError(8, "the queue is full", "", "5").retry_forbidden);
+}
+
+TEST(StatusDetailsTest, CallResetForWantOfMemoryMayBeTriedAgain) {
+  const AttemptError reset = ReadError(8, "Received RST_STREAM with error code 11", "", "");
+  EXPECT_EQ(reset.details.reason, "RECEIVE_MEMORY");
+  EXPECT_FALSE(reset.retry_forbidden);
+  EXPECT_TRUE(reset.details.retry_after.has_value());
 }
 
 std::string Bytes(const grpc::ByteBuffer& buffer) {
@@ -260,7 +267,7 @@ TEST(DecodeTest, RefusesWhatDoesNotAddUp) {
 
 TEST(DecodeTest, SurvivesCutsAndFlips) {
   const google::protobuf::LogSilencer silencer;
-  std::mt19937_64 generator{std::random_device{}()};
+  testing::Random random(testing::MixSeed(testing::TestSeed(), "cuts and flips"));
   v1::AttendStreamResponse message;
   message.set_id(9);
   *message.mutable_attend() = GoodResponse();
@@ -268,11 +275,11 @@ TEST(DecodeTest, SurvivesCutsAndFlips) {
   const Destinations nowhere;
   for (int i = 0; i < 20'000; ++i) {
     std::string bytes = good;
-    for (int flips = static_cast<int>(generator() % 3); flips >= 0; --flips) {
-      bytes[generator() % bytes.size()] = static_cast<char>(generator());
+    for (int flips = static_cast<int>(random.Next() % 3); flips >= 0; --flips) {
+      bytes[random.Next() % bytes.size()] = static_cast<char>(random.Next());
     }
-    if (i % 2 == 0) bytes.resize(generator() % bytes.size());
-    grpc::ByteBuffer buffer = Buffer(bytes, generator() % (bytes.size() + 1));
+    if (i % 2 == 0) bytes.resize(random.Next() % bytes.size());
+    grpc::ByteBuffer buffer = Buffer(bytes, random.Next() % (bytes.size() + 1));
     const auto reply = DecodeStreamReply(&buffer, [&](uint64_t) { return &nowhere; });
     EXPECT_TRUE(!reply.ok() || !reply->result.ok() ||
                 reply->result->o.bytes().size() <= good.size());

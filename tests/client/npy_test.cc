@@ -9,8 +9,9 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <random>
 #include <string>
+
+#include "tests/testing/random.h"
 
 namespace attend::cli {
 namespace {
@@ -46,14 +47,14 @@ class NpyTest : public ::testing::Test {
 };
 
 TEST_F(NpyTest, RoundTripsEveryTypeAndRank) {
-  std::mt19937_64 generator{std::random_device{}()};
+  testing::Random random(testing::MixSeed(testing::TestSeed(), "npy data"));
   const std::vector<std::vector<int64_t>> shapes = {{}, {1}, {7}, {0}, {3, 0, 5}, {2, 3, 4, 5}};
   for (const NpyType type : {NpyType::kF16, NpyType::kF32, NpyType::kF64, NpyType::kU16}) {
     for (const std::vector<int64_t>& shape : shapes) {
       int64_t elements = 1;
       for (const int64_t dimension : shape) elements *= dimension;
       std::vector<std::byte> data(static_cast<size_t>(elements * ElementBytes(type)));
-      for (std::byte& byte : data) byte = static_cast<std::byte>(generator());
+      for (std::byte& byte : data) byte = static_cast<std::byte>(random.Next());
       ASSERT_TRUE(WriteNpy(Path("a.npy"), type, shape, data).ok());
       const absl::StatusOr<NpyArray> read = ReadNpy(Path("a.npy"));
       ASSERT_TRUE(read.ok()) << read.status();
@@ -168,10 +169,10 @@ TEST_F(NpyTest, SurvivesCutsAndFlips) {
   for (size_t length = 0; length < good.size(); ++length) {
     EXPECT_FALSE(ReadNpy(Store(good.substr(0, length))).ok()) << length;
   }
-  std::mt19937_64 generator{std::random_device{}()};
+  testing::Random random(testing::MixSeed(testing::TestSeed(), "npy header"));
   for (size_t at = 0; at < good.size(); ++at) {
     std::string changed = good;
-    changed[at] = static_cast<char>(generator());
+    changed[at] = static_cast<char>(random.Next());
     const absl::StatusOr<NpyArray> read = ReadNpy(Store(changed));
     EXPECT_TRUE(!read.ok() || read->data.size() == data.size()) << at;
   }

@@ -3,12 +3,13 @@
 #ifndef ATTEND_TESTS_CLIENT_VALUES_H_
 #define ATTEND_TESTS_CLIENT_VALUES_H_
 
+#include <atomic>
 #include <cstdint>
 #include <cstring>
-#include <random>
 #include <vector>
 
 #include "attend/request.h"
+#include "tests/testing/random.h"
 
 namespace attend::client {
 
@@ -16,10 +17,11 @@ namespace attend::client {
 class Values {
  public:
   Values(int64_t rows, int64_t heads, int64_t dim) : shape_{rows, heads, dim} {
-    std::mt19937_64 generator{std::random_device{}()};
+    static std::atomic<uint64_t> made = 0;  // no two alike
+    testing::Random random(testing::MixSeed(testing::TestSeed(), "values") + made++);
     for (auto* tensor : {&q_, &k_, &v_}) {
       tensor->resize(static_cast<size_t>(rows * heads * dim));
-      for (uint16_t& element : *tensor) element = static_cast<uint16_t>(generator());
+      for (uint16_t& element : *tensor) element = static_cast<uint16_t>(random.Next());
     }
   }
 

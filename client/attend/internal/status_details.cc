@@ -1,6 +1,7 @@
 #include "attend/internal/status_details.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 
 #include "absl/strings/cord.h"
@@ -20,6 +21,9 @@ constexpr char kAttempts[] = "attend.client/attempts";
 
 // A server's hint longer than this is not a hint.
 constexpr int64_t kLongestHintMs = int64_t{24} * 3600 * 1000;
+
+// When a server that gave no hint may have memory again.
+constexpr std::chrono::milliseconds kCalmDown{500};
 
 void ReadDetail(const google::protobuf::Any& any, ErrorDetails* details) {
   const auto is = [&any](const char* type) {
@@ -58,6 +62,14 @@ bool IsMessageTooLarge(int code, std::string_view message) {
          absl::StrContains(absl::string_view(message.data(), message.size()), "larger than max");
 }
 
+// A server that runs out of memory for messages on their way in resets calls (ENHANCE_YOUR_CALM, 11
+// in HTTP/2). Nothing of the request was looked at.
+bool IsOutOfReceiveMemory(int code, std::string_view message) {
+  return code == static_cast<int>(absl::StatusCode::kResourceExhausted) &&
+         absl::StrContains(absl::string_view(message.data(), message.size()),
+                           "RST_STREAM with error code 11");
+}
+
 std::optional<std::string> Payload(const absl::Status& status, const char* url) {
   const absl::optional<absl::Cord> payload = status.GetPayload(url);
   if (!payload.has_value()) return std::nullopt;
@@ -89,6 +101,12 @@ AttemptError ReadError(int code, std::string_view message, std::string_view deta
         absl::StrCat("the message is larger than its receiver takes: ", error.message,
                      ". Send fewer rows, heads or sequences a request, or raise the server's limit "
                      "(max_receive_message_bytes in its server info)");
+  }
+  if (details_bytes.empty() && IsOutOfReceiveMemory(code, message)) {
+    error.details.reason = "RECEIVE_MEMORY";
+    if (!error.details.retry_after.has_value()) error.details.retry_after = kCalmDown;
+    error.message =
+        absl::StrCat("the server had no memory to receive the message: ", error.message);
   }
   return error;
 }

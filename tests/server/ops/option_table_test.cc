@@ -140,6 +140,7 @@ TEST(ServerOptionsTest, DefaultsAreValidAndRoundTrip) {
   ServerOptions options;
   OptionTable table = MakeOptionTable(&options);
   EXPECT_TRUE(Validate(options.engine).ok());
+  EXPECT_TRUE(Validate(options.grpc).ok());
   // What --help shows can be given back.
   std::vector<std::string> args;
   for (const auto& [name, value] : table.Values()) {
@@ -174,6 +175,8 @@ TEST(ServerOptionsTest, EveryOptionReachesItsPlace) {
   EXPECT_FALSE(parse({"--devices=0,0"}).ok());
   EXPECT_FALSE(parse({"--devices=one"}).ok());
   EXPECT_FALSE(parse({"--ageing=0"}).ok());  // out of the engine's range
+  // Two messages of 256 MiB would not fit.
+  EXPECT_FALSE(parse({"--max-receive-buffer-bytes=511MiB"}).ok());
   EXPECT_EQ(parse({"--help"})->action, Action::kHelp);
   EXPECT_EQ(parse({"--version", "--nonsense"})->action, Action::kVersion);
 }
