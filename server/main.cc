@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -40,6 +41,19 @@ int Complain(const absl::Status& status, int exit_code) {
   const std::string text(status.message());
   std::fprintf(stderr, "attend-server: %s\n", text.c_str());
   return exit_code;
+}
+
+// Each connection takes two descriptors, and many systems give a process 1024 to begin with.
+void RaiseFileLimit(int64_t max_connections) {
+  rlimit files{};
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0) return;
+  files.rlim_cur = files.rlim_max;
+  if (setrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur == RLIM_INFINITY) return;
+  constexpr int64_t kOthers = 256;
+  const int64_t wanted = 2 * max_connections + kOthers;
+  if (static_cast<int64_t>(files.rlim_cur) >= wanted) return;
+  Log(LogLevel::kWarn, "fewer files may be open than --max-connections needs",
+      {{"may", static_cast<int64_t>(files.rlim_cur)}, {"needs", wanted}});
 }
 
 // Signals and news of a failed device, as file descriptors to wait on.
@@ -143,9 +157,11 @@ int Serve(const ServerOptions& options) {
   StartLog(options.log.format == "json" ? LogFormat::kJson : LogFormat::kText, level);
   const absl::Cleanup stop_log = [] { StopLog(); };
   RedirectLibraryLogs([](int severity, const char* message) {
-    if (severity > 0) Log(LogLevel::kDebug, "library", {{"detail", message}});
+    // Below errors gRPC may write what was sent to it, tokens included, when its tracing is on.
+    if (severity > 1) Log(LogLevel::kDebug, "library", {{"detail", message}});
   });
 
+  RaiseFileLimit(options.grpc.max_connections);
   std::atomic<bool> failed{false};
   absl::StatusOr<std::unique_ptr<Server>> started = Server::Start(options);
   if (!started.ok()) return Complain(started.status(), kExitFailed);

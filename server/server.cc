@@ -150,6 +150,10 @@ class Server::Impl {
       Metrics::OnUnauthenticated();
       requests_.Unauthenticated();
     }
+    void OnConnectionRefused(ConnectionLimit limit, const std::string& client) override {
+      Metrics::OnConnectionRefused(limit, client);
+      requests_.RefusedConnection(limit, client);
+    }
     void OnUnhealthy(const absl::Status& status) override {
       Metrics::OnUnhealthy(status);
       Log(LogLevel::kError, "device failed", {{"cause", std::string(status.message())}});
@@ -203,7 +207,7 @@ class Server::Impl {
         GrpcServer::Start(options.grpc,
                           MakeServerCredentials(options.security, credentials.get(),
                                                 [this] { watch->OnUnauthenticated(); }),
-                          {service.get(), &health});
+                          {service.get(), &health}, watch.get(), &context.ledger);
     if (!started.ok()) return started.status();
     grpc = *std::move(started);
 

@@ -124,7 +124,8 @@ struct Metrics::State {
   Histogram *queue_seconds, *kernel_seconds, *batch_requests, *batch_tokens;
   Counter *query_tokens, *kv_tokens, *padding_tokens, *sequences, *flops, *received, *transmitted;
   Counter *avoided_bytes, *workspace_total, *retried;
-  Gauge *ready, *streams;
+  Gauge *ready, *streams, *connections;
+  std::array<Counter*, kConnectionLimitCount> connections_refused{};
   Counter *reloads, *reload_failures;
 
   Mutex peak_mutex;
@@ -240,6 +241,13 @@ Metrics::Metrics(const Backend& backend, const std::vector<int>& devices)
                                "Requests whose client says that it tried before.");
   s.ready = make.MakeGauge("attend_ready", "1 while the server takes work.");
   s.streams = make.MakeGauge("attend_streams_open", "AttendStream calls open.");
+  s.connections = make.MakeGauge("attend_connections_open", "TCP connections of the gRPC port.");
+  for (int i = 0; i < kConnectionLimitCount; ++i) {
+    s.connections_refused[i] =
+        make.MakeCounter("attend_connections_refused_total",
+                         "Connections refused or ended by the server, by the limit that they met.",
+                         {{"reason", std::string(Name(static_cast<ConnectionLimit>(i)))}});
+  }
   s.reloads = make.MakeCounter("attend_credentials_reloads_total",
                                "Times that new certificate or token files were taken.");
   s.reload_failures =
@@ -363,6 +371,12 @@ void Metrics::CountCredentialsReload(bool good) {
 }
 
 void Metrics::OnUnauthenticated() { state_->rejected.find("unauthenticated")->second->Increment(); }
+
+void Metrics::OnConnectionStart() { state_->connections->Increment(); }
+void Metrics::OnConnectionEnd() { state_->connections->Decrement(); }
+void Metrics::OnConnectionRefused(ConnectionLimit limit, const std::string&) {
+  state_->connections_refused[static_cast<int>(limit)]->Increment();
+}
 
 void Metrics::OnStreamStart() { state_->streams->Increment(); }
 void Metrics::OnStreamEnd() { state_->streams->Decrement(); }

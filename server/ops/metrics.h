@@ -53,6 +53,9 @@ class Metrics : public EngineObserver, public RpcObserver {
   void OnRequestStart(Method method) override;
   void OnRequestEnd(const RequestRecord& record) override;
   void OnUnauthenticated() override;
+  void OnConnectionStart() override;
+  void OnConnectionEnd() override;
+  void OnConnectionRefused(ConnectionLimit limit, const std::string& client) override;
   void OnStreamStart() override;
   void OnStreamEnd() override;
 

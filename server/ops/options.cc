@@ -77,6 +77,10 @@ void AddLimits(ServerOptions* o, OptionTable* table) {
              "share of both that one client address may take; 1: all");
   table->Add("max-sequences", &o->codec.max_sequences, Unit::kCount, 1, int64_t{1} << 24, group,
              "sequences of one request");
+  table->Add("max-connections", &o->grpc.max_connections, Unit::kCount, 0, 1 << 20, group,
+             "open gRPC connections; one more is closed at once; 0: no limit");
+  table->Add("max-connections-per-address", &o->grpc.max_connections_per_address, Unit::kCount, 0,
+             1 << 20, group, "the same from one IPv4 address or IPv6 /64 network; 0: no limit");
   table->Add("max-streams-per-connection", &o->grpc.max_streams_per_connection, 1, 1 << 20, group,
              "calls at once on one connection");
   table->Add("max-metadata-bytes", &o->grpc.max_metadata_bytes, Unit::kBytes, 1024, 1 << 20, group,

@@ -55,4 +55,13 @@ void RequestLog::Unauthenticated() {
   Log(LogLevel::kWarn, "call refused", fields);
 }
 
+void RequestLog::RefusedConnection(ConnectionLimit limit, const std::string& client) {
+  const std::optional<int64_t> left_out = refused_.Admit(Clock::now());
+  if (!left_out) return;
+  std::vector<LogField> fields = {{"client", client}, {"limit", Name(limit)}};
+  if (*left_out > 0) fields.push_back({"lines_left_out", *left_out});
+  Log(LogLevel::kWarn,
+      limit == ConnectionLimit::kMemory ? "connection ended" : "connection refused", fields);
+}
+
 }  // namespace attend

@@ -1,4 +1,5 @@
-// One line for each refused request (and for answered ones when asked for), sampled under floods.
+// One line for each refused request or connection (and for answered ones when asked for), sampled
+// under floods.
 
 #ifndef ATTEND_SERVER_OPS_REQUEST_LOG_H_
 #define ATTEND_SERVER_OPS_REQUEST_LOG_H_
@@ -15,6 +16,7 @@ class RequestLog {
   explicit RequestLog(const LogOptions& options);
   void Write(const RequestRecord& record);
   void Unauthenticated();
+  void RefusedConnection(ConnectionLimit limit, const std::string& client);
 
  private:
   const bool log_answered_;

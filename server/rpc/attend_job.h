@@ -21,6 +21,7 @@
 #include "grpcpp/support/slice.h"
 #include "server/engine/engine_group.h"
 #include "server/engine/mutex.h"
+#include "server/rpc/connection_ledger.h"
 #include "server/rpc/copy_pool.h"
 #include "server/rpc/request_codec.h"
 #include "server/rpc/rpc_observer.h"
@@ -33,6 +34,7 @@ struct JobContext {
   EngineGroup* engines = nullptr;
   CopyPool* copies = nullptr;
   RpcObserver* observer = nullptr;
+  ConnectionLedger ledger;
   CodecLimits limits;
 
   // New requests are refused from now on. Returns when every admitted one has been submitted, so

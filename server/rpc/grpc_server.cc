@@ -10,7 +10,6 @@
 #include "grpc/support/log.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/resource_quota.h"
-#include "grpcpp/server_builder.h"
 
 namespace attend {
 namespace {
@@ -42,7 +41,7 @@ absl::Status Validate(const GrpcServerOptions& options) {
 
 absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
     const GrpcServerOptions& options, std::shared_ptr<grpc::ServerCredentials> credentials,
-    const std::vector<grpc::Service*>& services) {
+    const std::vector<grpc::Service*>& services, RpcObserver* observer, ConnectionLedger* ledger) {
   if (options.reflection) grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   // Without this a second server on the port would take a random half of the connections.
@@ -70,27 +69,51 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS,
                                Milliseconds(options.max_connection_idle));
   }
-  int port = 0;
-  builder.AddListeningPort(options.listen, credentials, &port);
   for (grpc::Service* service : services) builder.RegisterService(service);
-  std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
-  const bool is_unix = absl::StartsWith(options.listen, "unix:");
-  if (server == nullptr || (port == 0 && !is_unix)) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot listen on ", options.listen,
-                     " for gRPC: the address is taken or not of this host"));
+  std::unique_ptr<TcpListener> listener;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor;
+  if (absl::StartsWith(options.listen, "unix:")) {
+    builder.AddListeningPort(options.listen, credentials);
+  } else {
+    absl::StatusOr<std::unique_ptr<TcpListener>> opened = TcpListener::Open(options.listen);
+    if (!opened.ok()) return opened.status();
+    listener = *std::move(opened);
+    acceptor = builder.experimental().AddExternalConnectionAcceptor(
+        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials);
   }
-  return std::unique_ptr<GrpcServer>(
-      new GrpcServer(std::move(credentials), std::move(server), is_unix ? 0 : port));
+  std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  if (server == nullptr) {
+    return absl::UnavailableError(absl::StrCat("cannot listen on ", options.listen, " for gRPC"));
+  }
+  std::unique_ptr<GrpcServer> started(new GrpcServer(std::move(credentials), std::move(acceptor),
+                                                     std::move(server), std::move(listener)));
+  if (started->listener_ != nullptr) {
+    started->listener_->Start(
+        ConnectionTable(options.max_connections, options.max_connections_per_address),
+        2 * ReceiveBufferBytes(options), observer, ledger,
+        [to = started->acceptor_.get()](int from, int fd) {
+          grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+          connection.listener_fd = from;
+          connection.fd = fd;
+          to->HandleNewConnection(&connection);
+        });
+  }
+  return started;
 }
 
 GrpcServer::GrpcServer(std::shared_ptr<grpc::ServerCredentials> credentials,
-                       std::unique_ptr<grpc::Server> server, int port)
-    : credentials_(std::move(credentials)), server_(std::move(server)), port_(port) {}
+                       std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor,
+                       std::unique_ptr<grpc::Server> server, std::unique_ptr<TcpListener> listener)
+    : credentials_(std::move(credentials)),
+      acceptor_(std::move(acceptor)),
+      server_(std::move(server)),
+      listener_(std::move(listener)),
+      port_(listener_ == nullptr ? 0 : listener_->port()) {}
 
 GrpcServer::~GrpcServer() { Shutdown(Clock::now()); }
 
 void GrpcServer::Shutdown(Clock::time_point deadline) {
+  listener_.reset();  // gRPC would leave open what it is given from here on
   const auto left =
       std::chrono::duration_cast<std::chrono::system_clock::duration>(deadline - Clock::now());
   server_->Shutdown(std::chrono::system_clock::now() + left);

@@ -13,7 +13,9 @@
 #include "absl/status/statusor.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server.h"
+#include "grpcpp/server_builder.h"
 #include "server/engine/request.h"
+#include "server/rpc/tcp_listener.h"
 
 namespace attend {
 
@@ -26,11 +28,16 @@ struct GrpcServerOptions {
   // What all messages on their way in may hold, whoever sends them. Above it gRPC closes
   // connections without calls and then resets calls of its choice (RESOURCE_EXHAUSTED at the
   // client) until what is left fits, so it is no share for ordinary days, only a guard against many
-  // slow senders; a sudden flood passes it for the moment that gRPC needs to react. 0: eight of the
-  // largest messages, and no less than 64 MiB.
+  // slow senders; a sudden flood passes it for the moment that gRPC needs to react. What comes
+  // without ever being a whole message, headers without an end, may be twice as much. 0: eight of
+  // the largest messages, and no less than 64 MiB.
   int64_t max_receive_buffer_bytes = 0;
-  int max_streams_per_connection = 1024;  // calls at once; more wait at the client
-  int64_t max_metadata_bytes = 16 << 10;  // headers of one call
+  // Open connections, also of those that have not finished their handshakes; one more is closed at
+  // once. 0: no limit. Not for Unix sockets, whose directory says who may connect.
+  int64_t max_connections = 4096;
+  int64_t max_connections_per_address = 256;  // of an IPv4 address, or an IPv6 /64 network
+  int max_streams_per_connection = 1024;      // calls at once; more wait at the client
+  int64_t max_metadata_bytes = 16 << 10;      // headers of one call
 
   // A connection that has not finished its handshakes by then is closed.
   std::chrono::milliseconds handshake_timeout{10000};
@@ -52,11 +59,11 @@ absl::Status Validate(const GrpcServerOptions& options);
 
 class GrpcServer {
  public:
-  // Serves `services` (kept by the caller, alive until after Shutdown) from now on. UNAVAILABLE
-  // when the address is taken or cannot be bound.
+  // Serves `services` (kept by the caller, like `observer` and `ledger` alive until after Shutdown)
+  // from now on. UNAVAILABLE when the address is taken or cannot be bound.
   static absl::StatusOr<std::unique_ptr<GrpcServer>> Start(
       const GrpcServerOptions& options, std::shared_ptr<grpc::ServerCredentials> credentials,
-      const std::vector<grpc::Service*>& services);
+      const std::vector<grpc::Service*>& services, RpcObserver* observer, ConnectionLedger* ledger);
   ~GrpcServer();
 
   int port() const { return port_; }  // 0 for a Unix socket
@@ -66,9 +73,13 @@ class GrpcServer {
 
  private:
   GrpcServer(std::shared_ptr<grpc::ServerCredentials> credentials,
-             std::unique_ptr<grpc::Server> server, int port);
+             std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor,
+             std::unique_ptr<grpc::Server> server, std::unique_ptr<TcpListener> listener);
   const std::shared_ptr<grpc::ServerCredentials> credentials_;  // asked at each handshake and call
+  // Null on a Unix socket, where gRPC itself listens.
+  const std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   const std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<TcpListener> listener_;  // until Shutdown
   const int port_;
 };
 

@@ -19,6 +19,14 @@ constexpr std::string_view Name(Method method) {
   return kNames[static_cast<int>(method)];
 }
 
+// What stands against one more connection, or ends one: the last.
+enum class ConnectionLimit : uint8_t { kAddress, kTotal, kFiles, kMemory };
+inline constexpr int kConnectionLimitCount = 4;
+constexpr std::string_view Name(ConnectionLimit limit) {
+  constexpr std::string_view kNames[] = {"address", "total", "files", "memory"};
+  return kNames[static_cast<int>(limit)];
+}
+
 // One request that has ended; a request of a stream counts as one.
 struct RequestRecord {
   Method method = Method::kAttend;
@@ -45,6 +53,11 @@ class RpcObserver {
   virtual void OnRequestStart(Method) {}
   virtual void OnRequestEnd(const RequestRecord&) {}
   virtual void OnUnauthenticated() {}  // a call without a good token, refused unread
+  virtual void OnConnectionStart() {}
+  virtual void OnConnectionEnd() {}
+  // Closed as soon as it was taken, or ended for the memory that it holds. `client`: its address,
+  // or network for IPv6.
+  virtual void OnConnectionRefused(ConnectionLimit, const std::string& /*client*/) {}
   virtual void OnStreamStart() {}
   virtual void OnStreamEnd() {}
 };

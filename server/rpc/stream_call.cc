@@ -54,6 +54,7 @@ void StreamCall::OnReadDone(bool ok) {
     Advance();
     return;
   }
+  context_->ledger.OnMessage(call_->peer());
   const auto bytes = static_cast<int64_t>(incoming_.Length());
   const absl::Status status = Handle(&incoming_);
   if (!status.ok()) {

@@ -203,6 +203,39 @@ TEST(ProcessTest, JsonLogsCarryTheRequestId) {
   EXPECT_THAT(log, HasSubstr(R"("error":"v: missing")"));
 }
 
+TEST(ProcessTest, LogLevelChangesAtRunTime) {
+  Random random(testing::MixSeed(testing::TestSeed(), "level"));
+  ServerProcess server;
+  const auto stub = server.Stub();
+  EXPECT_TRUE(Call(stub.get(), MakeRequest({}, &random)).status.ok());
+  EXPECT_EQ(testing::Http(server.http_port(),
+                          "PUT /log-level HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n"
+                          "Connection: close\r\n\r\ndebug")
+                .body,
+            "debug\n");
+  EXPECT_TRUE(Call(stub.get(), MakeRequest({}, &random)).status.ok());
+  EXPECT_EQ(server.Terminate(), 0);
+  const std::string log = server.process().Stderr();
+  const size_t changed = log.find("log level changed to=debug");
+  ASSERT_NE(changed, std::string::npos) << log;
+  EXPECT_EQ(log.substr(0, changed).find("request answered"), std::string::npos);
+  EXPECT_NE(log.find("request answered", changed), std::string::npos);
+}
+
+TEST(ProcessTest, UnencryptedAddressIsWarnedOfOnce) {
+  // To the resolver this is 127.0.0.1 too, but not to the eye.
+  ServerProcess far({"--listen=0x7f.1:0"});
+  EXPECT_EQ(far.Terminate(), 0);
+  const std::string log = far.process().Stderr();
+  const size_t first = log.find("not encrypted");
+  ASSERT_NE(first, std::string::npos) << log;
+  EXPECT_EQ(log.find("not encrypted", first + 1), std::string::npos) << log;
+
+  ServerProcess near({"--listen=localhost:0"});
+  EXPECT_EQ(near.Terminate(), 0);
+  EXPECT_THAT(near.process().Stderr(), ::testing::Not(HasSubstr("not encrypted")));
+}
+
 TEST(ProcessTest, FloodOfRefusalsCostsFewLines) {
   Random random(testing::MixSeed(testing::TestSeed(), "flood"));
   ServerProcess server({"--log-lines-per-second=5"});
