@@ -1,6 +1,6 @@
 // What clients can make gRPC hold of messages on their way in, before anyone can refuse them, is
-// bounded. Held, not touched: gRPC resets calls from a thread of its own, which a flood outruns for
-// a moment when the host is busy.
+// bounded: the calls that it goes on to keep, not the memory that it touches before it resets the
+// others, for which no bound was found (server/README.md has figures).
 
 #include <gtest/gtest.h>
 
