@@ -34,8 +34,8 @@ namespace {
 constexpr int kExitFailed = 1;
 constexpr int kExitUsage = 2;
 
-// An idle server notices a failed device this late.
-constexpr std::chrono::milliseconds kHealthCheckInterval{2000};
+// An idle server notices a failed device, and gives memory back, this late.
+constexpr std::chrono::milliseconds kTendInterval{2000};
 
 int Complain(const absl::Status& status, int exit_code) {
   const std::string text(status.message());
@@ -186,8 +186,8 @@ int Serve(const ServerOptions& options) {
        {"http_port", int64_t{server.http_port()}}});
   Events::Event event = Events::Event::kTimeout;
   while (event != Events::Event::kSignal && !failed) {
-    event = events.Wait(kHealthCheckInterval);
-    if (event == Events::Event::kTimeout) server.CheckHealth();
+    event = events.Wait(kTendInterval);
+    if (event == Events::Event::kTimeout) server.Tend();
   }
   const int exit_code = Stop(&server, &events, options, failed);
   if (!options.port_file.empty()) std::remove(options.port_file.c_str());

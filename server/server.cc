@@ -1,5 +1,7 @@
 #include "server/server.h"
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -141,6 +143,11 @@ class Server::Impl {
     void OnRequestEnd(const RequestRecord& record) override {
       Metrics::OnRequestEnd(record);
       requests_.Write(record);
+      impl_->ended_something = true;
+    }
+    void OnConnectionEnd() override {
+      Metrics::OnConnectionEnd();
+      impl_->ended_something = true;
     }
     void OnBatch(const BatchRecord& record) override {
       Metrics::OnBatch(record);
@@ -289,6 +296,7 @@ class Server::Impl {
   const ServerOptions options;
   std::atomic<bool> failed{false};
   std::atomic<bool> aborted{false};
+  std::atomic<bool> ended_something{false};  // since Tend was last called
   Mutex mutex;
   bool stopping ABSL_GUARDED_BY(mutex) = false;
   std::function<void(const absl::Status&)> on_unhealthy ABSL_GUARDED_BY(mutex);
@@ -330,10 +338,13 @@ void Server::OnUnhealthy(std::function<void(const absl::Status&)> callback) {
   impl_->on_unhealthy = std::move(callback);
 }
 
-void Server::CheckHealth() {
+void Server::Tend() {
   for (const std::unique_ptr<Engine>& engine : impl_->engines->engines()) {
     engine->Healthy().IgnoreError();
   }
+  // Messages are freed in pieces between what lives on, so without this glibc keeps the most that
+  // was ever in use at once. Not under load, which would only fault the same pages in again.
+  if (!impl_->ended_something.exchange(false)) malloc_trim(0);
 }
 
 void Server::StopBeingReady() { impl_->SetReady(false); }

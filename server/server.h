@@ -44,9 +44,10 @@ class Server {
   // it before the first request.
   void OnUnhealthy(std::function<void(const absl::Status&)> callback);
 
-  // Asks every device how it is, so that a failure is noticed (and OnUnhealthy called) without a
-  // request. Call now and then.
-  void CheckHealth();
+  // Housekeeping, to be called every few seconds: asks every device how it is, so that a failure is
+  // noticed (and OnUnhealthy called) without a request; and once nothing has ended since the last
+  // call, gives freed memory back to the system.
+  void Tend();
 
   // Not ready from now on; still serves. First step of a shutdown. Idempotent.
   void StopBeingReady();

@@ -56,12 +56,12 @@ TEST_F(HealthTest, NotServingWithASickDeviceThoughIdle) {
   std::promise<absl::Status> told;
   fixture_.server().OnUnhealthy([&](const absl::Status& status) { told.set_value(status); });
   fixture_.device().SetHealth(absl::UnavailableError("fell off the bus"));
-  fixture_.server().CheckHealth();
+  fixture_.server().Tend();
   EXPECT_EQ(told.get_future().get().code(), absl::StatusCode::kUnavailable);
   HealthCheckResponse::ServingStatus status;
   EXPECT_TRUE(Check("", &status).ok());
   EXPECT_EQ(status, HealthCheckResponse::NOT_SERVING);
-  fixture_.server().CheckHealth();  // told once: a second promise would throw
+  fixture_.server().Tend();  // told once: a second promise would throw
 }
 
 TEST_F(HealthTest, WatchFollowsAndEndsWithTheServer) {
