@@ -223,6 +223,9 @@ void TcpListener::Ended(int held) {
   const auto found = connections_.find(held);
   table_.Release(found->second.client);
   connections_.erase(found);
+  // Closing is not enough: as long as gRPC has its descriptor, epoll would go on telling the end by
+  // this number, which the next connection may have got.
+  Watch(epoll_.get(), EPOLL_CTL_DEL, held, 0);
   close(held);
   observer_->OnConnectionEnd();
   if (!armed_) Arm(true);
@@ -249,6 +252,10 @@ void TcpListener::EndHoarders() {
   if (worst == nullptr || all <= static_cast<uint64_t>(most_unfinished_bytes_)) return;
   worst->second.ended = true;
   observer_->OnConnectionRefused(ConnectionLimit::kMemory, worst->second.client);
+  // What it has sent and not been read is dropped, and it is told so when gRPC closes: after a mere
+  // shutdown a client that fills its window waits for room until the kernel forgets the socket.
+  const linger drop{1, 0};
+  setsockopt(worst->first, SOL_SOCKET, SO_LINGER, &drop, sizeof drop);
   shutdown(worst->first, SHUT_RDWR);  // gRPC notices, and so do we
 }
 

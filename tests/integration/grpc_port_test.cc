@@ -202,25 +202,20 @@ TEST_F(GrpcPortTest, LargeHeadersAreRefused) {
 // A header block that goes on and on over CONTINUATION frames: gRPC keeps it all.
 TEST_F(GrpcPortTest, EndlessHeadersEndTheConnection) {
   ServerProcess server({"--max-receive-message-bytes=4MiB", "--max-receive-buffer-bytes=16MiB"});
-  const auto stub = server.Stub();
-  EXPECT_TRUE(Serves(stub.get()));
+  EXPECT_TRUE(Serves(server.Stub().get()));
   const std::string more =
       Frame(testing::kFrameContinuation, 0, 1, LiteralHeader("x-more", std::string(16000, 'm')));
-  const auto flood = [&](RawConnection* endless) {
-    constexpr int64_t kEnough = int64_t{4} << 30;
-    endless->Send(Http2Hello() + Frame(testing::kFrameHeaders, 0, 1, CallHeaders()));
-    int64_t sent = 0;
-    while (sent < kEnough && endless->Send(more)) sent += static_cast<int64_t>(more.size());
-    EXPECT_LT(sent, kEnough);
-  };
   for (int i = 0; i < 3; ++i) {
     RawConnection endless(server.grpc_port());
-    flood(&endless);
+    endless.Send(Http2Hello() + Frame(testing::kFrameHeaders, 0, 1, CallHeaders()));
+    // Twice what is allowed, if it lives so long; then it only waits.
+    for (size_t sent = 0; sent < (64 << 20) && endless.Send(more);) sent += more.size();
+    EXPECT_TRUE(endless.WaitForEnd());
   }
-  // gRPC's quota may have ended some before.
-  EXPECT_LE(Refused(server, "memory"), 3);
-  EXPECT_TRUE(Serves(server.Stub().get()));
-  EXPECT_EQ(server.Terminate(), 0);
+  // gRPC, short of memory until it has dropped theirs, may send others away as well.
+  EXPECT_TRUE(Eventually([&] { return Serves(server.Stub().get()); }));
+  EXPECT_TRUE(Eventually([&] { return Open(server) == 0; })) << Open(server);
+  EXPECT_EQ(server.Terminate(), 0) << server.process().Stderr();
 }
 
 // Many times the limit, in whole messages: nothing to hold against a connection.

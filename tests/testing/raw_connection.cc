@@ -47,8 +47,6 @@ RawConnection::RawConnection(int port) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<uint16_t>(port));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  const timeval patience{kPatienceSeconds, 0};
-  setsockopt(fd_, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
   if (connect(fd_, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
     close(std::exchange(fd_, -1));
   }
@@ -65,11 +63,18 @@ RawConnection::RawConnection(RawConnection&& other) noexcept
 
 bool RawConnection::Send(std::string_view bytes) {
   while (!bytes.empty()) {
-    // The other side's words are read meanwhile, so that neither waits for the other.
-    Received();
-    const ssize_t sent = send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-    if (sent <= 0) return false;
-    bytes.remove_prefix(static_cast<size_t>(sent));
+    // The other side's words are read meanwhile, so that neither waits for the other; and its end
+    // is seen, since who has ended need not tell that it takes no more.
+    if (Closed()) return false;
+    const ssize_t sent = send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent > 0) {
+      bytes.remove_prefix(static_cast<size_t>(sent));
+    } else if (errno == EAGAIN) {
+      pollfd one = {fd_, POLLIN | POLLOUT, 0};
+      if (poll(&one, 1, kPatienceSeconds * 1000) == 0) return false;
+    } else if (errno != EINTR) {
+      return false;
+    }
   }
   return true;
 }
@@ -88,6 +93,11 @@ const std::string& RawConnection::Received() {
 bool RawConnection::Closed() {
   Received();
   return closed_;
+}
+
+bool RawConnection::Reset() const {
+  pollfd one = {fd_, 0, 0};
+  return poll(&one, 1, 0) == 1 && (one.revents & POLLHUP) != 0;
 }
 
 bool RawConnection::ReadUntil(const std::function<bool(const std::string&)>& done) {

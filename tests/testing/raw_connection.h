@@ -27,6 +27,8 @@ class RawConnection {
   const std::string& Received();
   // Whether the other side has closed by now; reads what comes before.
   bool Closed();
+  // Whether the other side has said that it takes nothing more either.
+  bool Reset() const;
   // Reads until `done`, or the end; false when neither comes within half a minute.
   bool ReadUntil(const std::function<bool(const std::string&)>& done);
   bool WaitForEnd();
