@@ -88,7 +88,7 @@ class SecretsTest : public ::testing::Test {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     const auto stub = v1::AttentionService::NewStub(grpc::CreateCustomChannel(
-        absl::StrCat("localhost:", server.grpc_port()), grpc::SslCredentials(tls), arguments));
+        absl::StrCat("127.0.0.1:", server.grpc_port()), grpc::SslCredentials(tls), arguments));
     CallResult result =
         Call(stub.get(), MakeRequest({}, &random_), [&](grpc::ClientContext* context) {
           context->set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
