@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/config.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "server/engine/mutex.h"
@@ -22,8 +23,21 @@
 #include "server/rpc/health_service.h"
 #include "server/rpc/server_credentials.h"
 
+#ifdef ABSL_HAVE_ADDRESS_SANITIZER
+extern "C" void __sanitizer_purge_allocator();
+#endif
+
 namespace attend {
 namespace {
+
+// Gives free memory back to the system, as far as the allocator can.
+void ReleaseFreeMemory() {
+#ifdef ABSL_HAVE_ADDRESS_SANITIZER
+  __sanitizer_purge_allocator();  // its allocator, with its quarantine, replaces glibc's
+#else
+  malloc_trim(0);
+#endif
+}
 
 // A line of JSON for /version.
 std::string VersionPage(std::string_view backend) {
@@ -174,6 +188,7 @@ class Server::Impl {
 
   absl::Status Start(std::vector<std::unique_ptr<Backend>> backends) {
     std::vector<int> devices;
+    devices.reserve(backends.size());
     for (const std::unique_ptr<Backend>& backend : backends) {
       devices.push_back(backend->device().ordinal);
     }
@@ -279,7 +294,7 @@ class Server::Impl {
     SetReady(false);
     context.StopAccepting(deadline);
     service->DrainStreams();
-    const absl::Status status = engines->Drain(deadline);
+    absl::Status status = engines->Drain(deadline);
     // Clients in a closed loop come once more and hear of the drain.
     constexpr std::chrono::milliseconds kQuiet{50};
     constexpr std::chrono::seconds kLongestQuiet{1};
@@ -344,7 +359,7 @@ void Server::Tend() {
   }
   // Messages are freed in pieces between what lives on, so without this glibc keeps the most that
   // was ever in use at once. Not under load, which would only fault the same pages in again.
-  if (!impl_->ended_something.exchange(false)) malloc_trim(0);
+  if (!impl_->ended_something.exchange(false)) ReleaseFreeMemory();
 }
 
 void Server::StopBeingReady() { impl_->SetReady(false); }
