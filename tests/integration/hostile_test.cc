@@ -8,6 +8,7 @@
 #include <future>
 #include <thread>
 
+#include "absl/base/config.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "tests/fuzz/request_seeds.h"
 #include "tests/testing/server_fixture.h"
@@ -126,6 +127,13 @@ TEST(HostileTest, OverloadRefusesAtOnceAndServesOn) {
       [&] { return server.Metric(R"(attend_pinned_memory_used_bytes{device="0"})") == 0; }));
 }
 
+#ifdef ABSL_HAVE_ADDRESS_SANITIZER
+// Its allocator keeps free blocks by thread and size, of the 1 GB that pass: 57 MB were measured.
+constexpr double kKeptByAllocator = 128 << 20;
+#else
+constexpr double kKeptByAllocator = 16 << 20;  // less than one message
+#endif
+
 TEST(HostileTest, MemoryIsBackAfterRefusedLargeRequests) {
   Random random(testing::MixSeed(testing::TestSeed(), "large"));
   ServerProcess server;
@@ -143,8 +151,8 @@ TEST(HostileTest, MemoryIsBackAfterRefusedLargeRequests) {
     }
   }
   // Without the connection, whose read buffers gRPC keeps, and once the server sees that it is
-  // idle, less than one message is left.
-  EXPECT_TRUE(Eventually([&] { return Resident(server) < before + (16 << 20); }))
+  // idle, little is left.
+  EXPECT_TRUE(Eventually([&] { return Resident(server) < before + kKeptByAllocator; }))
       << before << " bytes before, " << Resident(server) << " after";
   EXPECT_EQ(server.Metric(R"(attend_pinned_memory_used_bytes{device="0"})"), 0);
   EXPECT_TRUE(Call(server.Stub().get(), good).status.ok());
