@@ -128,8 +128,9 @@ TEST(HostileTest, OverloadRefusesAtOnceAndServesOn) {
 }
 
 #ifdef ABSL_HAVE_ADDRESS_SANITIZER
-// Its allocator keeps free blocks by thread and size, of the 1 GB that pass: 57 MB were measured.
-constexpr double kKeptByAllocator = 128 << 20;
+// Its allocator keeps free blocks by thread and size, of the 1 GB that pass: 57 MB were measured,
+// and 134 MB where the server did not purge it.
+constexpr double kKeptByAllocator = 96 << 20;
 #else
 constexpr double kKeptByAllocator = 16 << 20;  // less than one message
 #endif
