@@ -219,6 +219,36 @@ TEST_F(GrpcPortTest, EndlessHeadersEndTheConnection) {
   EXPECT_EQ(server.Terminate(), 0) << server.process().Stderr();
 }
 
+// gRPC hands on calls that end before a message came; they are no messages.
+TEST_F(GrpcPortTest, CallsWithoutMessageExcuseNothing) {
+  ServerProcess server({"--max-receive-message-bytes=4MiB", "--max-receive-buffer-bytes=16MiB"});
+  RawConnection idle(server.grpc_port());
+  ASSERT_TRUE(idle.Send(Http2Hello()));
+  const std::string headers = CallHeaders() + LiteralHeader("x-more", std::string(8000, 'm'));
+  const auto answers = [](const std::string& bytes) {
+    uint32_t count = 0;
+    testing::ForEachFrame(bytes, [&](const FrameView& frame) {
+      if (frame.type == testing::kFrameHeaders && (frame.flags & testing::kEndStream) != 0) ++count;
+    });
+    return count;
+  };
+  // Twice what is allowed, if it lives so long; then it only waits. Never many calls at once, which
+  // would be another reason to end it.
+  uint32_t calls = 0;
+  for (size_t sent = 0; sent < (64 << 20);) {
+    const std::string call = Frame(
+        testing::kFrameHeaders, testing::kEndHeaders | testing::kEndStream, 2 * calls + 1, headers);
+    if (!idle.Send(call)) break;
+    sent += call.size();
+    ++calls;
+    const auto all_answered = [&](const std::string& bytes) { return answers(bytes) == calls; };
+    if (calls % 128 == 0 && !idle.ReadUntil(all_answered)) break;
+  }
+  EXPECT_TRUE(idle.WaitForEnd()) << calls;
+  EXPECT_EQ(Refused(server, "memory"), 1) << calls;
+  EXPECT_TRUE(Eventually([&] { return Serves(server.Stub().get()); }));
+}
+
 // Many times the limit, in whole messages: nothing to hold against a connection.
 TEST_F(GrpcPortTest, MessagesExcuseTheirConnection) {
   for (const char* host : {"127.0.0.1", "[::1]"}) {

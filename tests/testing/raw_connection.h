@@ -49,6 +49,7 @@ enum FrameType : uint8_t {
   kFrameGoAway = 7,
   kFrameContinuation = 9,
 };
+inline constexpr uint8_t kEndStream = 1;
 inline constexpr uint8_t kEndHeaders = 4;
 
 std::string Frame(FrameType type, uint8_t flags, uint32_t stream, std::string_view payload);
