@@ -22,7 +22,8 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
     AttendJob::Origin origin;
     origin.method = Method::kAttend;
     origin.client = ClientOf(*call_);
-    // Not valid: the call has ended, by its client or for the size of its headers, before a message.
+    // Not valid: the call has ended, by its client or for the size of its headers, before a
+    // message.
     if (request->Valid()) context_->ledger.OnMessage(call_->peer());
     origin.deadline = deadline_ = DeadlineOf(*call_);
     origin.arrival = now;
