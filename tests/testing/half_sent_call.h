@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <string>
 
+#include "tests/testing/raw_connection.h"
+
 namespace attend::testing {
 
 // Single-threaded. Closes its connection at the end.
@@ -26,8 +28,7 @@ class HalfSentCall {
 
  private:
   void ReadFrames();
-  void OnFrame(uint8_t type, uint8_t flags, const std::string& payload, uint32_t stream);
-  void Queue(uint8_t type, uint8_t flags, uint32_t stream, const std::string& payload);
+  void OnFrame(const FrameView& frame);
 
   int fd_;
   bool ended_ = false;

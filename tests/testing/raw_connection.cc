@@ -17,18 +17,6 @@ namespace {
 constexpr int kPatienceSeconds = 30;
 constexpr size_t kFrameHeaderBytes = 9;
 
-std::string BigEndian(uint32_t value, int bytes) {
-  std::string out;
-  for (int i = bytes - 1; i >= 0; --i) out += static_cast<char>(value >> (8 * i));
-  return out;
-}
-
-uint32_t ReadBigEndian(std::string_view bytes) {
-  uint32_t value = 0;
-  for (const char c : bytes) value = value << 8 | static_cast<uint8_t>(c);
-  return value;
-}
-
 // The length of an HPACK string, with a 7-bit prefix.
 std::string HpackLength(size_t length) {
   constexpr size_t kPrefix = 127;
@@ -112,6 +100,18 @@ bool RawConnection::ReadUntil(const std::function<bool(const std::string&)>& don
 
 bool RawConnection::WaitForEnd() {
   return ReadUntil([](const std::string&) { return false; });
+}
+
+std::string BigEndian(uint64_t value, int bytes) {
+  std::string out;
+  for (int i = bytes - 1; i >= 0; --i) out += static_cast<char>(value >> (8 * i));
+  return out;
+}
+
+uint32_t ReadBigEndian(std::string_view bytes) {
+  uint32_t value = 0;
+  for (const char c : bytes) value = value << 8 | static_cast<uint8_t>(c);
+  return value;
 }
 
 std::string Frame(FrameType type, uint8_t flags, uint32_t stream, std::string_view payload) {

@@ -42,15 +42,22 @@ class RawConnection {
 inline constexpr std::string_view kHttp2Preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 enum FrameType : uint8_t {
+  kFrameData = 0,
   kFrameHeaders = 1,
   kFrameReset = 3,
   kFrameSettings = 4,
   kFramePing = 6,
   kFrameGoAway = 7,
+  kFrameWindowUpdate = 8,
   kFrameContinuation = 9,
 };
-inline constexpr uint8_t kEndStream = 1;
+inline constexpr uint8_t kEndStream = 1;  // of headers and data
+inline constexpr uint8_t kAck = 1;        // of settings and pings
 inline constexpr uint8_t kEndHeaders = 4;
+
+// Numbers as frames hold them, most significant byte first.
+std::string BigEndian(uint64_t value, int bytes);
+uint32_t ReadBigEndian(std::string_view bytes);
 
 std::string Frame(FrameType type, uint8_t flags, uint32_t stream, std::string_view payload);
 // Preface and an empty SETTINGS frame: a whole handshake without TLS.
