@@ -22,6 +22,9 @@ struct alignas(16) Item : Sm90Scalars {
   int32_t block_end;  // 0: no item, no more work
   int32_t block_begin, fast_begin, fast_end;
   int32_t full_begin, full_end;
+  // Where the blocks end that some row of a math warpgroup sees: it passes over those from here to
+  // block_end.
+  int32_t seen_end[3];
   int32_t head;  // in units of packed heads
   int32_t kv_head;
   int32_t row;      // first query row

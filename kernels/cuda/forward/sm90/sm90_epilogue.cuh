@@ -43,6 +43,14 @@ ATTEND_DEVICE void StoreStaged(const float (&o)[C::kDimV / 2], float factor_a, f
                                const Item& item, uint32_t o_address, int32_t warp_row,
                                int32_t lane) {
   using T = typename C::Element;
+  // Uniform operands: otherwise ptxas issues each copy in a loop over lanes. First, so that they
+  // are there when the copies are.
+  const uint64_t map_address = reinterpret_cast<uint64_t>(&item.task->o);
+  const uint64_t low = Uniform(static_cast<uint32_t>(map_address));
+  const uint64_t high = Uniform(static_cast<uint32_t>(map_address >> 32));
+  const CUtensorMap* map = reinterpret_cast<const CUtensorMap*>(high << 32 | low);
+  const int32_t first_row = Uniform(item.row + warp_row), head = Uniform(item.head);
+  const uint32_t source = Uniform(o_address + warp_row * C::kRowBytes);
   if (lane == 0) StoreWaitRead();
   __syncwarp();
   const uint32_t row = ((lane >> 3) & 1) * 8 + (lane & 7);
@@ -56,13 +64,6 @@ ATTEND_DEVICE void StoreStaged(const float (&o)[C::kDimV / 2], float factor_a, f
                  Pack<T>(o[8 * i + 4] * factor_a, o[8 * i + 5] * factor_a),
                  Pack<T>(o[8 * i + 6] * factor_b, o[8 * i + 7] * factor_b));
   }
-  // Uniform operands: otherwise ptxas issues each copy in a loop over lanes.
-  const uint64_t map_address = reinterpret_cast<uint64_t>(&item.task->o);
-  const uint64_t low = Uniform(static_cast<uint32_t>(map_address));
-  const uint64_t high = Uniform(static_cast<uint32_t>(map_address >> 32));
-  const CUtensorMap* map = reinterpret_cast<const CUtensorMap*>(high << 32 | low);
-  const int32_t first_row = Uniform(item.row + warp_row), head = Uniform(item.head);
-  const uint32_t source = Uniform(o_address + warp_row * C::kRowBytes);
   ProxyFence();
   __syncwarp();
   if (lane == 0) {
@@ -159,16 +160,24 @@ template <class C>
 ATTEND_DEVICE Factors FinishRows(const RowState& state, const Item& item, int32_t warp_row,
                                  int32_t lane) {
   const int32_t tile_row = Opaque(warp_row + (lane >> 2));
-  if (!C::kDecode && item.whole != 0) {
-    const float sum_a = QuadSum(state.sum_a), sum_b = QuadSum(state.sum_b);
-    float* lse = item.head_lse;
-    if (lse != nullptr && (lane & 3) == 0) {
-      // A row that saw nothing: maximum and logarithm are -infinity, and so is their sum.
-      lse += item.row + tile_row;
-      lse[0] = state.max_a * item.logit_scale + Log2(sum_a) * kLn2;
-      lse[8] = state.max_b * item.logit_scale + Log2(sum_b) * kLn2;
+  // All reads first and both rows together: a chain of latencies is what this costs.
+  const int32_t whole = item.whole;
+  float* const head_lse = item.head_lse;
+  const float logit_scale = item.logit_scale;
+  const int32_t row = item.row;
+  const float sum_a = QuadSum(state.sum_a), sum_b = QuadSum(state.sum_b);
+  if (!C::kDecode && whole != 0) {
+    // A row that saw nothing: maximum and logarithm are -infinity, and so is their sum.
+    const float lse_a = state.max_a * logit_scale + Log2(sum_a) * kLn2;
+    const float lse_b = state.max_b * logit_scale + Log2(sum_b) * kLn2;
+    const Factors factors{sum_a == 0.0f ? 0.0f : Reciprocal(sum_a),
+                          sum_b == 0.0f ? 0.0f : Reciprocal(sum_b)};
+    if (head_lse != nullptr && (lane & 3) == 0) {
+      float* const lse = head_lse + row + tile_row;
+      lse[0] = lse_a;
+      lse[8] = lse_b;
     }
-    return {sum_a == 0.0f ? 0.0f : Reciprocal(sum_a), sum_b == 0.0f ? 0.0f : Reciprocal(sum_b)};
+    return factors;
   }
   RowResult result[2];
 #pragma unroll
@@ -182,8 +191,8 @@ ATTEND_DEVICE Factors FinishRows(const RowState& state, const Item& item, int32_
       sink =
           item.task->sinks[min(item.head * item.pack + row.head_in_pack, item.task->heads_q - 1)];
     }
-    result[i] = FinishRow((i == 0 ? state.max_a : state.max_b) * item.logit_scale,
-                          QuadSum(i == 0 ? state.sum_a : state.sum_b), has_sink, sink);
+    result[i] = FinishRow((i == 0 ? state.max_a : state.max_b) * logit_scale,
+                          i == 0 ? sum_a : sum_b, has_sink, sink);
     if (row.query >= item.seqlen_q) result[i] = {0.0f, NegativeInfinity()};
     if ((lane & 3) != 0 || row.query >= item.end_row) continue;
     if constexpr (C::kDecode) {

@@ -172,7 +172,7 @@ struct MathWarpgroup {
   ATTEND_DEVICE void LazySoftmax(Scores& s, bool look) {
     must_rescale = look || MaxExceeded(rows, s, lag);
     if (must_rescale) {
-      rescale = RaiseMaxTo(rows, s, exponent_scale);
+      rescale = RaiseMaxTo(rows, s, exponent_scale, look);
       careful = large = Flag(TooLargeToFuse(rows));
     }
     if (large != 0) SubtractMax(rows, s);
@@ -199,7 +199,7 @@ struct MathWarpgroup {
       }
     }
     if (must_rescale) {
-      rescale = RaiseMaxTo(rows, s, exponent_scale);
+      rescale = RaiseMaxTo(rows, s, exponent_scale, false);
       large = Flag(TooLargeToFuse(rows));
       careful = Flag(Rises(rescale)) | large;
       if (large != 0) SubtractMax(rows, s);
@@ -355,6 +355,19 @@ struct MathWarpgroup {
     fast_end = Uniform(item.fast_end);
   }
 
+  // A block that no row of this warpgroup sees. The others take a turn with it and so must this
+  // one; the parities of the rings demand that it is waited for.
+  ATTEND_DEVICE void PassOver(const Item& item, int32_t block) {
+    TakeTurn();
+    PassTurn();
+    WaitK();
+    if (lane == 0) BarrierArrive(shared.KEmpty(KRing().index()));
+    ++blocks;
+    v_ready = Inspected(item.flags, item.full_begin, item.full_end, block) ? -1 : 0;
+    WaitV();
+    ReleaseV(0);
+  }
+
   // The first block of a tile when no product runs before it.
   ATTEND_DEVICE void StartTile(Scores& s, Probabilities& p, const Item& item, int32_t block) {
     WaitK();
@@ -406,18 +419,40 @@ struct MathWarpgroup {
     }
   }
 
-  ATTEND_DEVICE void Run() {
-    Scores s;
-    Outputs o;
-    Probabilities p, second;  // `second`: stale policy only
-    if (C::kPingPong && warpgroup == C::kWarpgroups - 1) NamedArrive(kTurnBarrier, 256);
-#pragma unroll
-    for (int i = 0; i < C::kDimV / 2; ++i) o[i] = 0.0f;
+  // The next item, whose Q has arrived; its block_end is 0 when there is no more. (The producer has
+  // waited for the item.)
+  ATTEND_DEVICE const Item& NextItem() {
     WaitQ();
-    const Item* item = shared.ItemAt(0);
-    int32_t block = Uniform(item->block_end);  // from here up, blocks are done
-    if (block == 0) return;
     q_low = QLow();
+    return *shared.ItemAt(ItemRing().index());
+  }
+
+  // With one place for Q tiles do not join: the next Q arrives while the last product and the
+  // epilogue run.
+  ATTEND_DEVICE void RunApart(Scores& s, Outputs& o, Probabilities& p, Probabilities& second) {
+    const Item* item = &NextItem();
+    int32_t end = Uniform(item->block_end);
+    while (end != 0) {
+      int32_t block = Uniform(item->seen_end[warpgroup]);  // from here up, blocks are done
+      while (end > block) PassOver(*item, --end);
+      StartTile(s, p, *item, --block);
+      while (true) {
+        RunFastBlocks(s, o, p, second, &block);
+        if (block == block_begin) break;
+        RunGeneral(s, o, p, *item, --block, Flag(false), 0);
+      }
+      const uint32_t slot = ItemRing().index();
+      ReleaseQ();
+      FinishTile(o, p, slot);
+      item = &NextItem();
+      end = Uniform(item->block_end);
+    }
+  }
+
+  ATTEND_DEVICE void RunChain(Scores& s, Outputs& o, Probabilities& p, Probabilities& second) {
+    const Item* item = &NextItem();
+    int32_t block = Uniform(item->block_end);
+    if (block == 0) return;
     StartTile(s, p, *item, --block);
     while (true) {
       RunFastBlocks(s, o, p, second, &block);
@@ -426,30 +461,29 @@ struct MathWarpgroup {
       if (block == block_begin) {
         finished_slot = ItemRing().index();
         ReleaseQ();
-        // With one place for Q tiles do not join: the next Q arrives while the last product and the
-        // epilogue run.
-        if constexpr (C::kQStages == 1) FinishTile(o, p, finished_slot);
-        WaitQ();  // the producer has waited for the item
-        item = shared.ItemAt(ItemRing().index());
+        item = &NextItem();
         block = Uniform(item->block_end);
-        q_low = QLow();
-        if (block == 0) {
-          if constexpr (C::kQStages > 1) FinishTile(o, p, finished_slot);
-          break;
-        }
+        if (block == 0) break;
         joins = true;
       }
-      --block;
-      if constexpr (C::kQStages == 1) {
-        if (joins) {
-          StartTile(s, p, *item, block);
-          continue;
-        }
-        joins = false;
-      }
-      RunGeneral(s, o, p, *item, block, Flag(joins), finished_slot);
+      RunGeneral(s, o, p, *item, --block, Flag(joins), finished_slot);
     }
-    if (!C::kDirect && lane == 0) StoreWait();
+    FinishTile(o, p, ItemRing().Offset(-1).index());
+  }
+
+  ATTEND_DEVICE void Run() {
+    Scores s;
+    Outputs o;
+    Probabilities p, second;  // `second`: stale policy only
+    if (C::kPingPong && warpgroup == C::kWarpgroups - 1) NamedArrive(kTurnBarrier, 256);
+#pragma unroll
+    for (int i = 0; i < C::kDimV / 2; ++i) o[i] = 0.0f;
+    if constexpr (C::kQStages == 1) {
+      RunApart(s, o, p, second);
+    } else {
+      RunChain(s, o, p, second);
+    }
+    if (!C::kDirect && lane == 0) StoreWaitRead();  // after that shared memory may go
   }
 };
 
@@ -461,7 +495,9 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerMultiprocessor)
   extern __shared__ uint8_t memory[];
   const Shared<C> shared{(SharedAddress(memory) + C::kAlignment - 1) & ~(C::kAlignment - 1)};
   if (ThreadIndex() == 0) shared.Init();
-  if (ThreadIndex() < C::kServiceThreads) AcquireMaps<C>(launch, ThreadIndex());
+  if (ManyMaps(launch) && ThreadIndex() < C::kServiceThreads) {
+    AcquireMaps<C>(launch, ThreadIndex(), C::kServiceThreads);
+  }
   __syncthreads();
   const uint32_t group = Uniform(ThreadIndex() >> 7);
   const int32_t lane = static_cast<int32_t>(ThreadIndex() & 31);

@@ -88,7 +88,9 @@ ATTEND_DEVICE void BarrierWait(uint32_t barrier, uint32_t parity) {
 ATTEND_DEVICE bool WarpBarrierTest(uint32_t barrier, uint32_t parity) {
   return __all_sync(kAllLanes, BarrierTest(barrier, parity)) != 0;
 }
+// Tests before it suspends: usually the phase is over.
 ATTEND_DEVICE void WarpBarrierWait(uint32_t barrier, uint32_t parity) {
+  if (WarpBarrierTest(barrier, parity)) return;
   while (__all_sync(kAllLanes, BarrierTry(barrier, parity)) == 0) {
   }
 }
@@ -158,7 +160,6 @@ ATTEND_DEVICE void StoreCommit() { ::cuda::ptx::cp_async_bulk_commit_group(); }
 ATTEND_DEVICE void StoreWaitRead() {
   ::cuda::ptx::cp_async_bulk_wait_group_read(::cuda::ptx::n32_t<0>{});
 }
-ATTEND_DEVICE void StoreWait() { ::cuda::ptx::cp_async_bulk_wait_group(::cuda::ptx::n32_t<0>{}); }
 
 // Orders this thread's shared-memory writes before what the tensor cores and copies read next.
 ATTEND_DEVICE void ProxyFence() { ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_shared); }

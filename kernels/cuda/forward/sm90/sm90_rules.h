@@ -35,7 +35,7 @@ inline constexpr int64_t kLongChunkKeys = 1024;
 // From these lengths on the tiles of 192 query rows are faster than those of 128.
 inline constexpr int64_t kLongFromD64 = 0;
 inline constexpr int64_t kLongFromD64Masked = 1024;
-inline constexpr int64_t kLongFromD128Masked = INT64_MAX;
+inline constexpr int64_t kLongFromD128Masked = 7168;  // 4096: -4 %, 8192: +2 %, 16384: +2 %
 // For unmasked tasks at D = 128 the two tiles' costs are compared: rows and keys as they round up
 // to whole tiles and blocks, and what starting and ending a tile costs, in keys. At S = 315, 192 x
 // 80 is 14 % faster than 128 x 128, which has to round 315 keys to 384; at S = 512 it is 14 %

@@ -35,25 +35,37 @@ ATTEND_DEVICE void PrefetchMap(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-// The upload may have written maps where another batch's were: without a fence the copy engine may
-// still hold those. By all service threads, once, before any map is used: a fence throws more out
-// of the caches than its map, and one for each work item cost 7 % at S = 512.
+// The upload may have written a map where another batch's was: without a fence the copy engine may
+// still hold that one.
+ATTEND_DEVICE void AcquireMap(const CUtensorMap* map) {
+  ::cuda::ptx::fence_proxy_tensormap_generic(::cuda::ptx::sem_acquire, ::cuda::ptx::scope_sys, map,
+                                             ::cuda::ptx::n32_t<sizeof(CUtensorMap)>{});
+}
+
 template <class C>
-ATTEND_DEVICE void AcquireMaps(const Sm90Launch& launch, uint32_t thread) {
-  constexpr uint32_t kMaps = C::kDirect ? 3 : 4;  // q, k, v and o
+inline constexpr uint32_t kMapsOfTask = C::kDirect ? 3 : 4;  // q, k, v and o
+
+// All maps of the launch, by `threads` threads. A fence takes 20 ns, on the multiprocessor and not
+// in its thread, and holds up what else goes on: one for each work item cost 7 % at S = 512. So the
+// scheduler sees to the first item's maps alone, often the only item, and to all of them before the
+// second; where there are many, all service warps do it before anything else.
+template <class C>
+ATTEND_DEVICE void AcquireMaps(const Sm90Launch& launch, uint32_t thread, uint32_t threads) {
   const Sm90Task* tasks = launch.tasks + launch.first_task;
-  for (uint32_t i = thread; i < kMaps * static_cast<uint32_t>(launch.task_count);
-       i += C::kServiceThreads) {
-    ::cuda::ptx::fence_proxy_tensormap_generic(::cuda::ptx::sem_acquire, ::cuda::ptx::scope_sys,
-                                               &tasks[i / kMaps].q + i % kMaps,
-                                               ::cuda::ptx::n32_t<sizeof(CUtensorMap)>{});
+  const uint32_t maps = kMapsOfTask<C> * static_cast<uint32_t>(launch.task_count);
+  for (uint32_t i = thread; i < maps; i += threads) {
+    AcquireMap(&tasks[i / kMapsOfTask<C>].q + i % kMapsOfTask<C>);
   }
+}
+ATTEND_DEVICE bool ManyMaps(const Sm90Launch& launch) {
+  return launch.task_count > kMostTasksForOneWarp;
 }
 
 // Publishes what item number `number` is. By a whole warp: the loads that depend on each other are
 // the segment and the task, and each is one for all lanes.
 template <class C>
-ATTEND_DEVICE void WriteItem(const Sm90Launch& launch, int32_t number, int32_t lane, Item* item) {
+ATTEND_DEVICE void WriteItem(const Sm90Launch& launch, int32_t number, bool first, int32_t lane,
+                             Item* item) {
   Sm90Segment segment = launch.only;
   if (launch.segment_count > 1) {
     const int32_t found = FindSegment(launch, number, lane);
@@ -90,8 +102,10 @@ ATTEND_DEVICE void WriteItem(const Sm90Launch& launch, int32_t number, int32_t l
   if (lane < kPieces) {
     reinterpret_cast<uint4*>(static_cast<Sm90Scalars*>(item))[lane] =
         __ldg(reinterpret_cast<const uint4*>(static_cast<const Sm90Scalars*>(task)) + lane);
-  } else if (lane < kPieces + (C::kDirect ? 3 : 4)) {
-    PrefetchMap(&task->q + (lane - kPieces));  // q, k, v and o
+  } else if (lane < kPieces + static_cast<int32_t>(kMapsOfTask<C>)) {
+    const CUtensorMap* map = &task->q + (lane - kPieces);
+    if (first) AcquireMap(map);
+    PrefetchMap(map);
   }
   head = head % heads + segment.first_head;
   __syncwarp();
@@ -130,6 +144,13 @@ ATTEND_DEVICE void WriteItem(const Sm90Launch& launch, int32_t number, int32_t l
   item->block_begin = block_begin;
   item->full_begin = full_begin;
   item->full_end = full_end;
+#pragma unroll
+  for (int32_t w = 0; w < C::kWarpgroups; ++w) {
+    const int32_t keys = row + C::kRowsPerWarpgroup * (w + 1) - 1 + item->end_offset;
+    item->seen_end[w] = C::kDecode
+                            ? block_end
+                            : Clamp((keys + C::kKeys - 1) / C::kKeys, block_begin + 1, block_end);
+  }
   item->fast_begin = (item->flags & kModifiedScores) != 0 ? full_end : full_begin;
   item->fast_end = full_end;
 }
@@ -156,9 +177,15 @@ ATTEND_DEVICE void RunScheduler(const Sm90Launch& launch, const Shared<C>& share
     Item* item = shared.ItemAt(slot.index());
     const bool more = number < launch.items;
     if (more) {
-      WriteItem<C>(launch, number, lane, item);
+      const bool few_maps = !ManyMaps(launch);
+      if (slot.count == 1 && few_maps) {
+        AcquireMaps<C>(launch, static_cast<uint32_t>(lane), 32);
+        __syncwarp();
+      }
+      WriteItem<C>(launch, number, slot.count == 0 && few_maps, lane, item);
     } else if (lane == 0) {
       item->block_end = 0;
+      item->seen_end[0] = item->seen_end[1] = item->seen_end[2] = -1;  // ends the chain of tiles
     }
     BarrierArrive(shared.ItemFull(slot.index()));  // each lane for what it wrote
     __syncwarp();
@@ -271,8 +298,8 @@ struct Producer {
       bool wanted = place.block - block_begin < kAhead;
       if (wanted) BarrierArrive(shared.ItemWanted());
       if constexpr (C::kQStages > 1) {
-        LoadK(place);
         LoadQ(place.task, row, head, q_bytes);
+        LoadK(place);
         if (pending) LoadV<2>(last);
       } else {
         // Q's one place is free only after the item before has used its last K.

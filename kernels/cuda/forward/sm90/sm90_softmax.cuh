@@ -41,6 +41,10 @@ ATTEND_DEVICE float QuadMax(float x) {
   x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, 1));
   return fmaxf(x, __shfl_xor_sync(kAllLanes, x, 2));
 }
+ATTEND_DEVICE int32_t QuadMax(int32_t x) {
+  x = max(x, __shfl_xor_sync(kAllLanes, x, 1));
+  return max(x, __shfl_xor_sync(kAllLanes, x, 2));
+}
 ATTEND_DEVICE float QuadSum(float x) {
   x += __shfl_xor_sync(kAllLanes, x, 1);
   return x + __shfl_xor_sync(kAllLanes, x, 2);
@@ -112,12 +116,28 @@ ATTEND_DEVICE Rescale RaiseMax(RowState& state, float row_a, float row_b, float 
   return rescale;
 }
 
+// likely_negative: some row's maximum probably is (rows that see few keys), so that integers would
+// be tried in vain.
 template <int kCount>
 ATTEND_DEVICE Rescale RaiseMaxTo(RowState& state, const float (&scores)[kCount],
-                                 float exponent_scale) {
+                                 float exponent_scale, bool likely_negative) {
   float a, b;
-  ThreadMax(scores, &a, &b);
-  return RaiseMax(state, QuadMax(a), QuadMax(b), exponent_scale);
+  bool negative = true;
+  if (!likely_negative) {
+    int32_t bits_a, bits_b;
+    ThreadMaxBits(scores, &bits_a, &bits_b);
+    bits_a = QuadMax(bits_a);
+    bits_b = QuadMax(bits_b);
+    negative = __any_sync(kAllLanes, (bits_a | bits_b) < 0) != 0;
+    a = __int_as_float(bits_a);
+    b = __int_as_float(bits_b);
+  }
+  if (negative) {
+    ThreadMax(scores, &a, &b);
+    a = QuadMax(a);
+    b = QuadMax(b);
+  }
+  return RaiseMax(state, a, b, exponent_scale);
 }
 
 // After a maximum rose: whether those of the warp are too large for the fused form. If so, the
