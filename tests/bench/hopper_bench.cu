@@ -1,6 +1,7 @@
 // Times and checks the Hopper forward family alone, on tensors that lie on the device.
 //
-//   hopper_bench [--check] [--no-time] [--data MODE] [--reps N] [--idle MS] SHAPE...
+//   hopper_bench [--check] [--no-time] [--data MODE | --tensors PREFIX] [--reps N] [--idle MS]
+//                SHAPE...
 //
 // SHAPE is key=value pairs joined by commas:
 //   b (sequences), sq, sk, hq, hk, d, dv, type (bf16|fp16), causal (0|1), left, right (window),
@@ -8,7 +9,9 @@
 //   v filled with NaN), plan=1 (planning and upload are part of the time),
 //   mix=1 (masks and scales differ from task to task), mix=2 (also head counts: hq or half of it)
 // Every shape prints one JSON object on a line. Data modes: normal, rising, falling, equal, late,
-// negative. Exit code 1 when a check fails, 2 for bad arguments or CUDA errors.
+// negative. --tensors takes fp16 tensors of a model from PREFIX_q.npy, _k and _v ([rows, heads,
+// columns]), repeated along rows; heads side by side make up wider ones. Exit code 1 when a check
+// fails, 2 for bad arguments or CUDA errors.
 //
 // The check computes sampled rows in double precision on the device, apart from the kernels.
 
@@ -22,6 +25,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <random>
 #include <string>
@@ -46,6 +51,32 @@ __host__ __device__ uint64_t Mix(uint64_t z) {
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
   z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
   return z ^ (z >> 31);
+}
+
+// The header of an fp16 .npy file of three dimensions.
+struct NpyHalf {
+  int64_t rows = 0, heads = 0, columns = 0;
+};
+
+std::vector<__half> ReadNpy(const std::string& path, NpyHalf* header) {
+  std::ifstream file(path, std::ios::binary);
+  std::string bytes{std::istreambuf_iterator<char>(file), {}};
+  const size_t shape = bytes.find("'shape': (");
+  const size_t start = bytes.size() < 10 ? 0
+                                         : 10 + static_cast<uint8_t>(bytes[8]) +
+                                               256 * static_cast<uint8_t>(bytes[9]);
+  long long rows = 0, heads = 0, columns = 0;
+  if (shape == std::string::npos || bytes.find("'<f2'") > start ||
+      std::sscanf(bytes.c_str() + shape, "'shape': (%lld, %lld, %lld)", &rows, &heads, &columns) !=
+          3 ||
+      rows <= 0 || bytes.size() != start + static_cast<size_t>(2 * rows * heads * columns)) {
+    std::fprintf(stderr, "%s: no .npy file of fp16 [rows, heads, columns]\n", path.c_str());
+    std::exit(2);
+  }
+  *header = {rows, heads, columns};
+  std::vector<__half> elements((bytes.size() - start) / 2);
+  std::memcpy(elements.data(), bytes.data() + start, bytes.size() - start);
+  return elements;
 }
 
 enum class Data { kNormal, kRising, kFalling, kEqual, kLate, kNegative };
@@ -95,6 +126,21 @@ __global__ void FillRandom(T* out, int64_t rows, int64_t live, int64_t heads, in
       }
     }
     out[i] = row < live ? Convert<T>(x) : Convert<T>(__int_as_float(0x7fffffff));
+  }
+}
+
+// Rows of a file over and over; heads of the file side by side.
+template <class T>
+__global__ void FillFrom(T* out, int64_t rows, int64_t live, int64_t heads, int64_t columns,
+                         NpyHalf file, const __half* elements) {
+  const int64_t count = rows * heads * columns;
+  for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < count;
+       i += int64_t{gridDim.x} * blockDim.x) {
+    const int64_t row = i / (heads * columns);
+    const int64_t across = i % (heads * columns) % (file.heads * file.columns);
+    const int64_t at = row % file.rows * file.heads * file.columns + across;
+    out[i] = row < live ? Convert<T>(__half2float(elements[at]))
+                        : Convert<T>(__int_as_float(0x7fffffff));
   }
 }
 
@@ -248,6 +294,7 @@ struct Options {
   bool check = false, time = true;
   Data data = Data::kNormal;
   const char* data_name = "normal";
+  std::string tensors;  // prefix of files to take the elements from
   int reps = 25, idle_ms = 150;
   uint64_t seed = 0;
 };
@@ -393,7 +440,18 @@ class Bench {
 
   void Fill(const TensorView& view, int64_t live, uint64_t seed, Tensor tensor) {
     if (view.rows == 0) return;
-    if (bf16_) {
+    if (!options_.tensors.empty()) {
+      static const char* const kSuffixes[] = {"_q.npy", "_k.npy", "_v.npy"};
+      NpyHalf file;
+      const std::vector<__half> elements =
+          ReadNpy(options_.tensors + kSuffixes[static_cast<int>(tensor)], &file);
+      __half* memory = static_cast<__half*>(Allocate(elements.size() * 2));
+      CHECK_CUDA(cudaMemcpy(memory, elements.data(), elements.size() * 2, cudaMemcpyHostToDevice));
+      const auto fill = [&](auto* out) {
+        FillFrom<<<1024, 256>>>(out, view.rows, live, view.heads, view.columns, file, memory);
+      };
+      bf16_ ? fill(static_cast<__nv_bfloat16*>(view.data)) : fill(static_cast<__half*>(view.data));
+    } else if (bf16_) {
       FillRandom<<<1024, 256>>>(static_cast<__nv_bfloat16*>(view.data), view.rows, live, view.heads,
                                 view.columns, seed, options_.data, tensor);
     } else {
@@ -562,6 +620,9 @@ int Main(int argc, char** argv) {
       options.idle_ms = std::atoi(value());
     } else if (argument == "--seed") {
       options.seed = std::strtoull(value(), nullptr, 10);
+    } else if (argument == "--tensors") {
+      options.tensors = value();
+      options.data_name = "tensors";
     } else if (argument == "--data") {
       static const char* const kNames[] = {"normal", "rising", "falling",
                                            "equal",  "late",   "negative"};
