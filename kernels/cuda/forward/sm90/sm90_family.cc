@@ -166,15 +166,9 @@ bool Sm90Family::EncodeMaps(const DeviceTask& task, const Sm90TaskPlan& plan, co
   const auto encode = [&](const void* data, int64_t columns, int64_t rows, int64_t heads,
                           int64_t row_stride, int64_t head_stride, int64_t pack, int64_t box_rows,
                           MapSlot slot, CUtensorMap* map) {
-    const TensorMapShape shape = {task.element,
-                                  columns,
-                                  rows,
-                                  heads,
-                                  RoundUp(row_stride),
-                                  RoundUp(head_stride),
-                                  pack,
-                                  box_rows,
-                                  plan.kind == TileKind::kDecode};
+    const TensorMapShape shape = {
+        task.element,         columns, rows,    heads, RoundUp(row_stride),
+        RoundUp(head_stride), pack,    box_rows};
     return encoder_.Encode(shape, rows > 0 ? data : anywhere, &slots_[slot], map);
   };
   const bool loads = encode(task.q, task.head_dim, task.seqlen_q, task.heads_q, task.q_row_stride,

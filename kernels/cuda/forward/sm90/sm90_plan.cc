@@ -77,8 +77,9 @@ void CutKeys(const AttentionTask& task, int64_t keys, Sm90TaskPlan* plan) {
       std::clamp<int64_t>(task.seqlen_q - 1 + plan->end_offset, begin, task.seqlen_k);
   const int64_t tiles = plan->heads * plan->row_tiles;
   if (tiles == 0 || end <= begin) return;
+  const int64_t enough = plan->row_tiles == 1 ? kEnoughOneTileItems : kEnoughItems;
   const int64_t wanted =
-      std::max(std::min(CeilDiv(kEnoughItems, tiles), CeilDiv(end - begin, kMinChunkKeys)),
+      std::max(std::min(CeilDiv(enough, tiles), CeilDiv(end - begin, kMinChunkKeys)),
                std::min(CeilDiv(kPlentyItems, tiles), CeilDiv(end - begin, kLongChunkKeys)));
   plan->chunk_origin = begin;
   plan->chunk_keys = CeilDiv(CeilDiv(end - begin, wanted), keys) * keys;

@@ -24,7 +24,6 @@ struct TensorMapShape {
   int64_t row_stride = 0, head_stride = 0;
   int64_t pack = 0;
   int64_t box_rows = 0;
-  bool streamed = false;  // read once: L2 fetches whole pairs of lines
 };
 
 // Encodes tensor maps through the driver, found at run time: nothing links the driver's library.
