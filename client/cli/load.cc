@@ -41,6 +41,7 @@ class Run {
 
   LoadResult Go(const std::function<void(const Progress&)>& show) {
     std::vector<std::thread> senders;
+    senders.reserve(static_cast<size_t>(options_.senders));
     for (int i = 0; i < options_.senders; ++i) senders.emplace_back([this] { Send(); });
     std::thread pacer;
     if (options_.rate > 0) pacer = std::thread([this] { Pace(); });

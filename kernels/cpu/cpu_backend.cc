@@ -28,7 +28,7 @@ constexpr char kIsaVariable[] = "ATTEND_CPU_ISA";
 class CpuBackend final : public Backend {
  public:
   CpuBackend(Isa isa, int threads)
-      : isa_(isa), table_(*Kernels(isa)), threads_(threads), device_{0, CpuName(), Name(isa)} {
+      : table_(*Kernels(isa)), threads_(threads), device_{0, CpuName(), Name(isa)} {
     // Without this TBB would never start more threads than there are cores.
     if (threads > oneapi::tbb::info::default_concurrency()) {
       more_threads_.emplace(oneapi::tbb::global_control::max_allowed_parallelism,
@@ -80,7 +80,6 @@ class CpuBackend final : public Backend {
   std::vector<std::string_view> KernelNames() const override { return {table_.kernel_name}; }
 
  private:
-  const Isa isa_;
   const KernelTable& table_;
   const int threads_;
   const DeviceInfo device_;

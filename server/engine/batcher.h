@@ -92,6 +92,7 @@ class Batcher {
     int level = 0;  // 0 is the highest
     Clock::time_point urgency;
     uint64_t sequence = 0;
+    // NOLINTNEXTLINE(modernize-use-nullptr): the check takes the default for a literal 0
     friend auto operator<=>(const Rank&, const Rank&) = default;
   };
   // The tasks of one request that share a class.

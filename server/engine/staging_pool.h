@@ -111,6 +111,7 @@ class StagingPool {
     size_t size = 0;
     uint64_t slab = 0;
     size_t offset = 0;
+    // NOLINTNEXTLINE(modernize-use-nullptr): the check takes the default for a literal 0
     friend auto operator<=>(const FreeBlock&, const FreeBlock&) = default;
   };
 

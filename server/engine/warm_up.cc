@@ -64,8 +64,10 @@ absl::Status RunWarmUpTasks(Backend* backend, BatchRunner* runner) {
       const AttentionTask task = MakeTask(shape, dtype, **memory);
       if (!backend->Supports(task).ok()) continue;
       BatchReport report;
-      const absl::Status status = runner->RunOnce(absl::MakeConstSpan(&task, 1), &report);
-      if (!status.ok()) return status;
+      if (absl::Status status = runner->RunOnce(absl::MakeConstSpan(&task, 1), &report);
+          !status.ok()) {
+        return status;
+      }
     }
   }
   return absl::OkStatus();

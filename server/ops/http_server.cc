@@ -58,7 +58,7 @@ void Knock(const std::string& host, int port) {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return;
   if (inet_pton(AF_INET, host.c_str(), &address.sin_addr) == 1) {
-    connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address);
+    static_cast<void>(connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address));
   }
   close(fd);
 }

@@ -96,7 +96,7 @@ void OptionTable::Add(std::string name, std::string* target, std::string group, 
           [target] { return *target; }});
 }
 
-void OptionTable::AddChoice(std::string name, std::string* target, std::string choices,
+void OptionTable::AddChoice(std::string name, std::string* target, const std::string& choices,
                             std::string group, std::string help) {
   AddRow({std::move(name), absl::StrReplaceAll(choices, {{", ", "|"}}), std::move(group),
           std::move(help), "", false,
@@ -214,7 +214,7 @@ absl::Status OptionTable::Set(std::string_view source, std::string_view name,
                               std::string_view value) {
   const Row* row = Find(name);
   if (row == nullptr) return Bad(absl::StrCat(ToAbsl(source), ": unknown option"));
-  const absl::Status status = row->set(value);
+  absl::Status status = row->set(value);
   if (status.ok()) return status;
   return Bad(absl::StrCat(ToAbsl(source), ": \"", ToAbsl(value), "\" ", status.message()));
 }

@@ -46,8 +46,8 @@ class OptionTable {
   void Add(std::string name, std::chrono::milliseconds* target, std::string group,
            std::string help);
   // One of `choices`, comma-separated.
-  void AddChoice(std::string name, std::string* target, std::string choices, std::string group,
-                 std::string help);
+  void AddChoice(std::string name, std::string* target, const std::string& choices,
+                 std::string group, std::string help);
 
   // INVALID_ARGUMENT, in one line naming the option and its source. `args` without the program's
   // name; --name=value, --name value, and --name or --no-name for booleans. A file that cannot be

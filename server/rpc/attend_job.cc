@@ -222,7 +222,7 @@ void AttendJob::OnEngineDone(const absl::Status& status, const RequestReport& re
   stats->set_device(report.device);
   // Without an admission there was no query row, hence no byte of output.
   std::byte* const staging = admission_ ? admission_->staging() : nullptr;
-  End(absl::OkStatus(), WriteReply(head, decoded_, staging, std::move(admission_), stream_id_));
+  End(absl::OkStatus(), WriteReply(head, decoded_, staging, admission_, stream_id_));
 }
 
 void AttendJob::End(const absl::Status& status, grpc::ByteBuffer reply) {
@@ -231,7 +231,7 @@ void AttendJob::End(const absl::Status& status, grpc::ByteBuffer reply) {
   record_.sent_bytes = static_cast<int64_t>(reply.Length());
   record_.total_seconds = SecondsSince(arrival_);
   context_->observer->OnRequestEnd(record_);
-  done_(status, std::move(reply));
+  done_(status, &reply);
 }
 
 }  // namespace attend

@@ -81,9 +81,9 @@ class AttendJob : public std::enable_shared_from_this<AttendJob> {
     int64_t received_bytes = 0;
     bool retried = false;
   };
-  // Called exactly once, from any thread, perhaps before Start returns. The reply is empty unless
-  // the status is OK.
-  using Done = std::function<void(const absl::Status& status, grpc::ByteBuffer reply)>;
+  // Called exactly once, from any thread, perhaps before Start returns. The reply, empty unless the
+  // status is OK, is the callee's to swap away.
+  using Done = std::function<void(const absl::Status& status, grpc::ByteBuffer* reply)>;
 
   // `request` is the parsed header of `message`, only read during the call.
   static std::shared_ptr<AttendJob> Start(JobContext* context, Origin origin,

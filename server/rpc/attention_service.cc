@@ -44,8 +44,8 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
     if (status.ok()) status = id_status;
     call_->AddInitialMetadata(kRequestIdHeader, request_id_);
 
-    AttendJob::Done done = [this](const absl::Status& end, grpc::ByteBuffer reply) {
-      Reply(end, std::move(reply));
+    AttendJob::Done done = [this](const absl::Status& end, grpc::ByteBuffer* reply) {
+      Reply(end, reply);
     };
     if (!status.ok()) {
       AttendJob::Refuse(context_, std::move(origin), status, std::move(done));
@@ -56,9 +56,9 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
   }
 
  private:
-  void Reply(const absl::Status& status, grpc::ByteBuffer reply) {
+  void Reply(const absl::Status& status, grpc::ByteBuffer* reply) {
     if (status.ok()) {
-      response_->Swap(&reply);
+      response_->Swap(reply);
       Finish(grpc::Status::OK);
     } else {
       AddRetryPushback(status, call_);

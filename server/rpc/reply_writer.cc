@@ -52,7 +52,7 @@ void Release(void* keep_alive) { delete static_cast<std::shared_ptr<const void>*
 }  // namespace
 
 grpc::ByteBuffer WriteReply(const v1::AttendResponse& head, const DecodedRequest& request,
-                            std::byte* staging, std::shared_ptr<const void> keep_alive,
+                            std::byte* staging, const std::shared_ptr<const void>& keep_alive,
                             std::optional<uint64_t> stream_id) {
   struct Piece {
     std::string prefix;

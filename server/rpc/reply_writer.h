@@ -20,7 +20,7 @@ namespace attend {
 // A serialized AttendResponse, or, with a stream id, the AttendStreamResponse around it. `head` is
 // the reply without its tensors; `staging` is the base of the layout in `request`.
 grpc::ByteBuffer WriteReply(const v1::AttendResponse& head, const DecodedRequest& request,
-                            std::byte* staging, std::shared_ptr<const void> keep_alive,
+                            std::byte* staging, const std::shared_ptr<const void>& keep_alive,
                             std::optional<uint64_t> stream_id);
 
 // A small message whole.

@@ -15,6 +15,7 @@ namespace {
 // keeps its meaning, until PlaceTasks moves them.
 constexpr uintptr_t kPlaceholder = kStagingAlignment;
 
+// NOLINTNEXTLINE(performance-no-int-to-ptr): never followed
 void* At(size_t offset) { return reinterpret_cast<void*>(kPlaceholder + offset); }
 
 class Decoder {

@@ -65,7 +65,7 @@ class HeaderCheck {
           &HeaderCheck::ReadShapes, &HeaderCheck::ReadLengths, &HeaderCheck::ReadExtras}) {
       if (absl::Status status = (this->*step)(); !status.ok()) return status;
     }
-    return std::move(out_);
+    return out_;
   }
 
  private:

@@ -137,8 +137,8 @@ absl::Status StreamCall::StartJob(uint64_t id, const v1::AttendStreamRequest& re
     }
   }
   AttendJob::Done done = [self = shared_from_this(), id, request_id = origin.request_id](
-                             const absl::Status& end, grpc::ByteBuffer reply) {
-    self->OnJobDone(id, request_id, end, std::move(reply));
+                             const absl::Status& end, grpc::ByteBuffer* reply) {
+    self->OnJobDone(id, request_id, end, reply);
   };
   if (!status.ok()) {
     AttendJob::Refuse(context_, std::move(origin), status, std::move(done));
@@ -160,17 +160,17 @@ absl::Status StreamCall::StartJob(uint64_t id, const v1::AttendStreamRequest& re
 }
 
 void StreamCall::OnJobDone(uint64_t id, const std::string& request_id, const absl::Status& status,
-                           grpc::ByteBuffer reply) {
+                           grpc::ByteBuffer* reply) {
   if (!status.ok()) {
     v1::AttendStreamResponse response;
     response.set_id(id);
     *response.mutable_error() = ToStreamError(status, request_id);
-    reply = WriteMessage(response);
+    *reply = WriteMessage(response);
   }
   {
     MutexLock lock(mutex_);
     jobs_.erase(id);
-    if (!broken_) unsent_.push_back(std::move(reply));
+    if (!broken_) unsent_.emplace_back().Swap(reply);
   }
   Advance();
 }

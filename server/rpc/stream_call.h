@@ -47,7 +47,7 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   absl::Status StartJob(uint64_t id, const v1::AttendStreamRequest& request,
                         ReceivedMessage message);
   void OnJobDone(uint64_t id, const std::string& request_id, const absl::Status& status,
-                 grpc::ByteBuffer reply);
+                 grpc::ByteBuffer* reply);
   void EndWith(const absl::Status& status);
   // Starts whatever may be started now: a read, a write or the end. gRPC is never called under the
   // lock, since it may react on the calling thread.

@@ -100,6 +100,8 @@ ServerProcess::ServerProcess(std::vector<std::string> args,
   }
 }
 
+ServerProcess::~ServerProcess() { unlink(port_file_.c_str()); }
+
 std::shared_ptr<grpc::Channel> ServerProcess::Connect() const {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);

@@ -49,6 +49,7 @@ class ServerProcess {
   // failed start is the test's failure.
   explicit ServerProcess(std::vector<std::string> args = {},
                          const std::vector<std::string>& environment = {});
+  ~ServerProcess();  // removes the port file
 
   Process& process() { return *process_; }
   int grpc_port() const { return grpc_port_; }

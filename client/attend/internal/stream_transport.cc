@@ -180,7 +180,7 @@ class Stream : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer
   void WriteNext() {
     if (writing_ || ended_ || outgoing_.empty()) return;
     writing_ = true;
-    writing_message_ = std::move(outgoing_.front().second);
+    writing_message_ = outgoing_.front().second;  // shares the slices
     outgoing_.pop_front();
     StartWrite(&writing_message_);
   }
