@@ -23,7 +23,7 @@ struct alignas(16) Item : Sm90Scalars {
   int32_t block_begin, fast_begin, fast_end;
   int32_t full_begin, full_end;
   // Where the blocks end that some row of a math warpgroup sees: it passes over those from here to
-  // block_end.
+  // block_end. Only for tiles that do not join (RunApart).
   int32_t seen_end[3];
   int32_t head;  // in units of packed heads
   int32_t kv_head;

@@ -164,7 +164,7 @@ ATTEND_DEVICE Factors FinishRows(const RowState& state, const Item& item, int32_
   const int32_t whole = item.whole;
   float* const head_lse = item.head_lse;
   const float logit_scale = item.logit_scale;
-  const int32_t row = item.row;
+  const int32_t first_row = item.row;
   const float sum_a = QuadSum(state.sum_a), sum_b = QuadSum(state.sum_b);
   if (!C::kDecode && whole != 0) {
     // A row that saw nothing: maximum and logarithm are -infinity, and so is their sum.
@@ -173,7 +173,7 @@ ATTEND_DEVICE Factors FinishRows(const RowState& state, const Item& item, int32_
     const Factors factors{sum_a == 0.0f ? 0.0f : Reciprocal(sum_a),
                           sum_b == 0.0f ? 0.0f : Reciprocal(sum_b)};
     if (head_lse != nullptr && (lane & 3) == 0) {
-      float* const lse = head_lse + row + tile_row;
+      float* const lse = head_lse + first_row + tile_row;
       lse[0] = lse_a;
       lse[8] = lse_b;
     }

@@ -144,12 +144,12 @@ ATTEND_DEVICE void WriteItem(const Sm90Launch& launch, int32_t number, bool firs
   item->block_begin = block_begin;
   item->full_begin = full_begin;
   item->full_end = full_end;
+  if constexpr (C::kQStages == 1) {
 #pragma unroll
-  for (int32_t w = 0; w < C::kWarpgroups; ++w) {
-    const int32_t keys = row + C::kRowsPerWarpgroup * (w + 1) - 1 + item->end_offset;
-    item->seen_end[w] = C::kDecode
-                            ? block_end
-                            : Clamp((keys + C::kKeys - 1) / C::kKeys, block_begin + 1, block_end);
+    for (int32_t w = 0; w < C::kWarpgroups; ++w) {
+      const int32_t keys = row + C::kRowsPerWarpgroup * (w + 1) - 1 + item->end_offset;
+      item->seen_end[w] = Clamp((keys + C::kKeys - 1) / C::kKeys, block_begin + 1, block_end);
+    }
   }
   item->fast_begin = (item->flags & kModifiedScores) != 0 ? full_end : full_begin;
   item->fast_end = full_end;
@@ -185,7 +185,6 @@ ATTEND_DEVICE void RunScheduler(const Sm90Launch& launch, const Shared<C>& share
       WriteItem<C>(launch, number, slot.count == 0 && few_maps, lane, item);
     } else if (lane == 0) {
       item->block_end = 0;
-      item->seen_end[0] = item->seen_end[1] = item->seen_end[2] = -1;  // ends the chain of tiles
     }
     BarrierArrive(shared.ItemFull(slot.index()));  // each lane for what it wrote
     __syncwarp();
